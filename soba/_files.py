@@ -1,0 +1,88 @@
+"""Files that are either whole or not there: atomic writes, and checksummed safetensors."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+# The checksum covers every byte of the file, its own 64 digits counted as zeros.
+_BLANK = "0" * 64
+_CHECKSUM = re.compile(rb'("sha256":")([0-9a-f]{64})(")')
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary file to write, which takes the place of `path` when all went well.
+
+    A crash leaves the old file or the new one, never a half.
+    """
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp makes private files; results are not
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if hasattr(os, "O_DIRECTORY"):  # make the rename itself survive a power cut
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def save_checked(
+    path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
+) -> None:
+    """Write arrays and JSON metadata as one safetensors file that carries its own checksum."""
+    texts = {"meta": json.dumps(meta, sort_keys=True), "sha256": _BLANK}
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    content = safetensors.numpy.save(whole, metadata=texts)
+    blank = f'"sha256":"{_BLANK}"'.encode()
+    if content.count(blank, 0, _header_end(content)) != 1:
+        raise RuntimeError("safetensors wrote its metadata in an unexpected form")
+    digest = hashlib.sha256(content).hexdigest()
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.replace(blank, f'"sha256":"{digest}"'.encode(), 1))
+
+
+def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what :func:`save_checked` wrote; any damage raises a ValueError that names the file."""
+    content = Path(path).read_bytes()
+    found = _CHECKSUM.search(content, 0, _header_end(content))
+    if found is None:
+        raise ValueError(f"{path}: not a soba state file, or its header is damaged")
+    blanked = content[: found.start(2)] + _BLANK.encode() + content[found.end(2) :]
+    if hashlib.sha256(blanked).hexdigest().encode() != found.group(2):
+        raise ValueError(f"{path}: checksum mismatch, the file is truncated or corrupted")
+    try:
+        arrays = safetensors.numpy.load(content)
+        header = json.loads(content[8 : _header_end(content)])
+        meta = json.loads(header["__metadata__"]["meta"])
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not readable as a soba state file ({error})") from error
+    return {name: array.copy() for name, array in arrays.items()}, meta
+
+
+def _header_end(content: bytes) -> int:
+    """Where the JSON header of a safetensors file stops (its length leads the file)."""
+    return min(8 + int.from_bytes(content[:8], "little"), len(content))

@@ -1,0 +1,1 @@
+"""Features -> logits: one training-free method per file."""

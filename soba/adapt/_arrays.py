@@ -1,0 +1,273 @@
+"""Arrays of any library in, plain numpy inside: input checks, unit rows, softmax, entropy.
+
+Products, softmax and entropy run in the caller's array library; what is kept lives in numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+Array = Any  # a numpy array, torch tensor, ...: whatever array-api-compat knows
+
+# Rows are handled so many logits at a time: what the entropy needs then stays in the cache.
+_BLOCK_LOGITS = 1 << 18
+
+
+@dataclass
+class Batch:
+    """Checked input: unit rows (n, d), or views (n, V, d), with their array library."""
+
+    xp: Any
+    x: Array
+    single: bool  # the caller gave one (d,) feature and wants one (C,) row back
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def views(self) -> bool:
+        return bool(self.x.ndim == 3)
+
+    @property
+    def device(self) -> Any:
+        return array_api_compat.device(self.x)
+
+    def unwrap(self, rows: Array) -> Array:
+        return rows[0] if self.single else rows
+
+
+@dataclass
+class Clip:
+    """What frozen CLIP says of some samples."""
+
+    features: Array  # (n, d); for views, the mean of the surest ones
+    logits: Array  # (n, C)
+    labels: np.ndarray  # (n,)
+    entropies: np.ndarray  # (n,)
+    probs: Array | None  # (n, C), on request
+
+
+def read_batch(features: Array, width: int) -> Batch:
+    """Check features of shape (d,), (n, d) or (n, V, d) and normalise their rows."""
+    xp, x = _floating(features, "features")
+    if x.ndim not in (1, 2, 3):
+        raise ValueError(f"features must have shape (d,), (n, d) or (n, V, d), not {_shape(x)}")
+    if x.shape[-1] != width:
+        raise ValueError(
+            f"features have {x.shape[-1]} dimensions where the text features have {width}"
+        )
+    if x.ndim == 3 and x.shape[1] == 0:
+        raise ValueError(f"features of shape {_shape(x)} hold no views")
+    single = x.ndim == 1
+    return Batch(xp, _unit(xp, x[None, :] if single else x, "features"), single)
+
+
+def read_text(text_features: Array) -> np.ndarray:
+    """Check text features and return them as unit rows: (C, d) float32 on the host."""
+    _, x = _floating(text_features, "text features")
+    if x.ndim != 2:
+        raise ValueError(f"text features must have shape (C, d), not {_shape(x)}")
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        raise ValueError(f"text features of shape {_shape(x)} hold no classes: the list is empty")
+    host = np.array(to_host(x), np.float64)
+    unit: np.ndarray = _unit(np, host, "text features").astype(np.float32)
+    # Rows that are unit already stay as they are, to the bit: reading text twice changes nothing.
+    already = np.abs((host * host).sum(axis=1) - 1.0) <= 1e-6
+    unit[already] = host[already]
+    return unit
+
+
+def read_ids(ids: Any, n: int) -> np.ndarray:
+    """Check sample ids: int64, one a sample, none twice."""
+    given = to_host(ids) if array_api_compat.is_array_api_obj(ids) else np.asarray(ids)
+    if given.size and given.dtype.kind not in "iu":
+        raise TypeError(f"ids must be integers, not {given.dtype}")
+    given = np.atleast_1d(given)
+    if given.shape != (n,):
+        raise ValueError(f"ids must have shape ({n},), one a sample, not {given.shape}")
+    if n and int(given.max()) >= np.iinfo(np.int64).max:
+        raise ValueError("ids must be smaller than the largest int64")
+    given = given.astype(np.int64)
+    if n > 1 and len(np.unique(given)) < n:
+        raise ValueError("ids repeat within the call: each sample needs an id of its own")
+    return given
+
+
+def read_labels(labels: Any, n: int, classes: int) -> np.ndarray:
+    """Check class labels: integers in [0, C), one a sample."""
+    given = to_host(labels) if array_api_compat.is_array_api_obj(labels) else np.asarray(labels)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"labels must be integers, not {given.dtype}")
+    if given.shape != (n,):
+        raise ValueError(f"labels must have shape ({n},), one a sample, not {given.shape}")
+    if n and (int(given.min()) < 0 or int(given.max()) >= classes):
+        low, high = int(given.min()), int(given.max())
+        raise ValueError(f"labels out of range: {low} to {high} where there are {classes} classes")
+    return given.astype(np.int64)
+
+
+def clip_view(batch: Batch, text: Array, *, probs: bool = False) -> Clip:
+    """The one way from input to (feature, CLIP logits, pseudo-label, entropy).
+
+    `text` is the scaled text matrix in the batch's library. Views follow TDA's loader: of V
+    views the max(1, V // 10) surest; their mean feature (not renormalised) and mean logits;
+    the entropy of their mean probability.
+    """
+    xp, n = batch.xp, len(batch)
+    step = _block_rows(batch, text.shape[0])
+    if n <= step:
+        return _clip_block(xp, batch.x, text, batch.views, probs)
+    blocks = []
+    logits = xp.empty(
+        (n, text.shape[0]), dtype=batch.x.dtype, device=array_api_compat.device(batch.x)
+    )
+    for start in range(0, n, step):
+        block = _clip_block(xp, batch.x[start : start + step, ...], text, batch.views, probs)
+        logits[start : start + step, :] = block.logits
+        block.logits = None
+        blocks.append(block)
+    return Clip(
+        xp.concat([b.features for b in blocks]) if batch.views else batch.x,
+        logits,
+        np.concatenate([b.labels for b in blocks]),
+        np.concatenate([b.entropies for b in blocks]),
+        xp.concat([b.probs for b in blocks]) if probs else None,
+    )
+
+
+def clip_logits(batch: Batch, text: Array) -> tuple[Array, Array]:
+    """The feature and the CLIP logits of :func:`clip_view`, cheaper where that is all."""
+    if batch.views:
+        clip = clip_view(batch, text)
+        return clip.features, clip.logits
+    return batch.x, batch.x @ text.T
+
+
+def distances(batch: Batch, x: Array, prototypes: Array, metric: str) -> Array:
+    """(m, C) l1 or l2 distances, from the differences themselves.
+
+    The product form of l2 is faster, but next to a prototype it rounds 0 up to 1e-3.
+    """
+    xp = batch.xp
+    step = max(1, (1 << 22) // (prototypes.shape[0] * prototypes.shape[1]))
+    blocks = []
+    for start in range(0, x.shape[0], step):
+        gaps = x[start : start + step, None, :] - prototypes[None, :, :]
+        if metric == "l1":
+            blocks.append(xp.sum(xp.abs(gaps), axis=-1))
+        else:
+            blocks.append(xp.sqrt(xp.vecdot(gaps, gaps)))
+    return blocks[0] if len(blocks) == 1 else xp.concat(blocks)
+
+
+def softmax(xp: Any, logits: Array) -> Array:
+    e = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def to_host(x: Array) -> np.ndarray:
+    """The array as numpy, without a copy where it lies on the host already."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "detach"):
+        x = x.detach()
+    return np.asarray(array_api_compat.to_device(x, "cpu"))
+
+
+def like(batch: Batch, array: np.ndarray) -> Array:
+    """A host array in the library, dtype and device of a batch."""
+    xp, x = batch.xp, batch.x
+    if isinstance(x, np.ndarray):
+        return array if array.dtype == x.dtype or array.dtype.kind != "f" else array.astype(x.dtype)
+    moved = xp.asarray(array, device=array_api_compat.device(x))
+    return xp.astype(moved, x.dtype) if array.dtype.kind == "f" else moved
+
+
+def _clip_block(xp: Any, x: Array, text: Array, views: bool, want_probs: bool) -> Clip:
+    logits = x @ text.T  # (n, C) or (n, V, C)
+    if views:
+        return _surest_views(xp, x, logits, want_probs)
+    labels, entropies = _confidence(xp, logits)
+    probs = softmax(xp, logits) if want_probs else None
+    return Clip(x, logits, to_host(labels), to_host(entropies).astype(np.float64), probs)
+
+
+def _confidence(xp: Any, logits: Array) -> tuple[Array, Array]:
+    """(n, C) logits -> argmax and entropy of the softmax, exact to rounding however sure it is.
+
+    With the largest term left out of the sum, log1p keeps entropies of 1e-20 apart that
+    log(sum) would round to 0; and the surest samples are the ones the queue has to tell apart.
+    """
+    labels = xp.argmax(logits, axis=-1)
+    below = logits - xp.max(logits, axis=-1, keepdims=True)
+    e = xp.exp(below)
+    e[xp.arange(logits.shape[0]), labels] = 0.0
+    rest = xp.sum(e, axis=-1)
+    return labels, xp.log1p(rest) - xp.vecdot(e, below) / (1.0 + rest)
+
+
+def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
+    n, views, classes = logits.shape
+    _, entropies = _confidence(xp, xp.reshape(logits, (n * views, classes)))
+    order = np.argsort(to_host(entropies).reshape(n, views), axis=1, kind="stable")
+    keep = max(1, views // 10)
+    weights = np.zeros((n, 1, views), np.float32)
+    np.put_along_axis(weights[:, 0], order[:, :keep], 1.0 / keep, axis=1)
+    mean = like(Batch(xp, x, False), weights)
+    probs = (mean @ softmax(xp, logits))[:, 0, :]
+    surest = (mean @ logits)[:, 0, :]
+    tiny = xp.finfo(probs.dtype).smallest_normal
+    entropy = -xp.vecdot(probs, xp.log(xp.maximum(probs, xp.asarray(tiny, dtype=probs.dtype))))
+    return Clip(
+        (mean @ x)[:, 0, :],
+        surest,
+        to_host(xp.argmax(surest, axis=-1)),
+        to_host(entropy).astype(np.float64),
+        probs if want_probs else None,
+    )
+
+
+def _floating(array: Array, what: str) -> tuple[Any, Array]:
+    """The array's namespace, and the array in float32 or float64."""
+    if not array_api_compat.is_array_api_obj(array):
+        array = np.asarray(array)
+    if isinstance(array, np.ndarray) and array.dtype.kind != "f":
+        raise TypeError(f"{what} must be floating point, not {array.dtype}")
+    if hasattr(array, "detach"):
+        array = array.detach()
+    xp = array_api_compat.array_namespace(array)
+    if not xp.isdtype(array.dtype, "real floating"):
+        raise TypeError(f"{what} must be floating point, not {array.dtype}")
+    if array.dtype not in (xp.float32, xp.float64):
+        array = xp.astype(array, xp.float32)
+    return xp, array
+
+
+def _unit(xp: Any, x: Array, what: str) -> Array:
+    """Rows divided by their length; one look at the lengths finds NaN, inf and zero rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = xp.vecdot(x, x)
+        fine = xp.isfinite(squares) & (squares > 0)
+    if not bool(xp.all(fine)):
+        bad = np.argwhere(~to_host(fine))[0]
+        where = "row " + ", view ".join(str(int(i)) for i in bad)
+        zero = bool(np.all(to_host(squares)[tuple(bad)] == 0))
+        raise ValueError(
+            f"{what}: {where} is all zeros, it has no direction"
+            if zero
+            else f"{what}: {where} holds NaN or infinite values"
+        )
+    return x / xp.sqrt(squares)[..., None]
+
+
+def _block_rows(batch: Batch, classes: int) -> int:
+    logits_a_row = classes * (batch.x.shape[1] if batch.views else 1)
+    return max(_BLOCK_LOGITS // logits_a_row, 1 if batch.views else 64)
+
+
+def _shape(x: Array) -> tuple[int, ...]:
+    return tuple(int(size) for size in x.shape)

@@ -1,0 +1,74 @@
+"""When statistics refresh: after which sample numbers (counted from 1)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Refresh = Literal["growth", "tenths"] | int
+
+
+class Schedule:
+    """The boundaries b at which, after learning sample b, the statistics refresh.
+
+    - `"tenths"` with `total=n`: b = ceil(j n / 10), j = 1..10, the paper's schedule.
+    - an integer m: every m samples.
+    - `"growth"`: max(classes, 64), then each time ceil(1.1 b), at most `max_gap` further on. Its
+      cost is logarithmic in the length of the stream.
+
+    >>> Schedule("tenths", total=25, classes=2).boundaries(25)
+    [3, 5, 8, 10, 13, 15, 18, 20, 23, 25]
+    >>> Schedule("growth", classes=100).boundaries(150)
+    [100, 110, 121, 134, 148]
+    """
+
+    def __init__(
+        self,
+        refresh: Refresh,
+        *,
+        classes: int,
+        total: int | None = None,
+        max_gap: int | None = None,
+    ) -> None:
+        if refresh == "tenths":
+            if total is None or total < 1:
+                raise ValueError('refresh="tenths" needs total=, the length of the stream')
+        elif isinstance(refresh, bool) or not (
+            refresh == "growth" or (isinstance(refresh, int) and refresh >= 1)
+        ):
+            raise ValueError(
+                f'refresh must be "growth", "tenths" or a positive integer, not {refresh!r}'
+            )
+        if max_gap is not None and max_gap < 1:
+            raise ValueError(f"max_gap must be a positive integer or None, not {max_gap!r}")
+        self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self._first = max(classes, 64)
+
+    def next_after(self, count: int) -> int | None:
+        """The first boundary greater than `count`; None if there is none."""
+        if self.refresh == "tenths":
+            total = self.total or 1
+            if count >= total:
+                return None
+            # The smallest j with ceil(j n / 10) > count is the smallest with j n / 10 > count.
+            tenth = 10 * count // total + 1
+            return -(-tenth * total // 10)
+        if isinstance(self.refresh, int):
+            return (count // self.refresh + 1) * self.refresh
+        return self._growth(count)
+
+    def boundaries(self, stop: int) -> list[int]:
+        """All boundaries up to `stop`."""
+        found, at = [], self.next_after(0)
+        while at is not None and at <= stop:
+            found.append(at)
+            at = self.next_after(at)
+        return found
+
+    def _growth(self, count: int) -> int:
+        at = self._first
+        while at <= count:
+            step = -(-at // 10)  # ceil(1.1 b) - b, in integers: 1.1 * 100 is not 110 in floats
+            if self.max_gap is not None and step >= self.max_gap:
+                return at + ((count - at) // self.max_gap + 1) * self.max_gap
+            at += step
+        return at

@@ -1,0 +1,378 @@
+"""The entropy queue: for each pseudo-class, the samples that frozen CLIP is surest of.
+
+Paper: SOBA (ICCV 2025), Algorithm 2; TDA's caches (CVPR 2024) follow the same rule. Where those
+keep "the first that came" on equal entropies, this queue keeps the smaller id. So its content is
+the `capacity` smallest by (entropy, id), a pure function of the *set* of samples: neither arrival
+order, nor batching, nor sharding, nor repetition changes it. Everything else is built on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Items:
+    """Queue members, a row each, in canonical order: by class, then entropy, then id."""
+
+    features: np.ndarray  # (m, d)
+    labels: np.ndarray  # (m,)
+    entropies: np.ndarray  # (m,)
+    ids: np.ndarray  # (m,)
+    extra: np.ndarray  # (m, e)
+
+
+class EntropyQueue:
+    """Per class, the `capacity` samples with the smallest (entropy, id).
+
+    Parameters
+    ----------
+    classes, width
+        Number of classes, and of feature dimensions.
+    capacity
+        Samples kept per class; None keeps everything.
+    extra_width
+        Bytes carried along with each sample (TDA's negative cache stores a mask there).
+    twin_tolerance
+        Copies of one image must tie, and then the smaller id wins. But the entropy of a copy
+        may differ in its last digits, since float products round differently in blocks of
+        different sizes. Samples of one class whose features agree to 1e-6 and whose entropies
+        agree to this relative tolerance get one entropy, the one of the smallest id. 0: never.
+
+    Cost: O(m log m) for a block of m candidates; C * capacity * d floats.
+
+    >>> queue = EntropyQueue(classes=2, width=1, capacity=2)
+    >>> queue.update(np.array([[1.0], [2.0], [3.0]]), labels=[0, 0, 0], entropies=[0.3, 0.1, 0.2],
+    ...              ids=[10, 11, 12])
+    >>> queue.items().ids.tolist()
+    [11, 12]
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        width: int,
+        capacity: int | None,
+        *,
+        extra_width: int = 0,
+        twin_tolerance: float = 0.0,
+    ) -> None:
+        if capacity is not None and (not isinstance(capacity, int | np.integer) or capacity < 1):
+            raise ValueError(f"capacity must be a positive integer or None, not {capacity!r}")
+        self.classes, self.width, self.capacity = classes, width, capacity
+        self.extra_width, self.twin_tolerance = extra_width, twin_tolerance
+        self._allocate(1 if capacity is None else int(capacity))
+
+    def _allocate(self, slots: int) -> None:
+        # Rows of a class are kept sorted by (entropy, id). Free slots are zeros, which cost no
+        # memory until they are written.
+        self.features = np.zeros((self.classes, slots, self.width), np.float32)
+        self.entropies = np.full((self.classes, slots), np.inf)
+        self.ids = np.full((self.classes, slots), -1, np.int64)
+        self.extra = np.zeros((self.classes, slots, self.extra_width), np.uint8)
+        self.sizes = np.zeros(self.classes, np.int64)
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum())
+
+    @property
+    def filled(self) -> np.ndarray:
+        """(C, slots) bool: which slots hold a sample."""
+        return np.arange(self.entropies.shape[1]) < self.sizes[:, None]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the buffers."""
+        return sum(a.nbytes for a in (self.features, self.entropies, self.ids, self.extra))
+
+    def admits(self, labels: np.ndarray, entropies: np.ndarray) -> np.ndarray:
+        """Which rows could enter the queue as it is (a superset: ties count as yes)."""
+        if self.capacity is None:
+            return np.ones(len(labels), bool)
+        # A slot that is free has infinite entropy, so a class that is not full admits everything.
+        worst = self.entropies[labels, -1]
+        admitted: np.ndarray = entropies <= worst * (1.0 + self.twin_tolerance)
+        return admitted
+
+    def update(
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        entropies: np.ndarray,
+        ids: np.ndarray,
+        extra: np.ndarray | None = None,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        """Offer a block of samples; ids that are in the queue already change nothing.
+
+        `fresh` spares the look-up: the caller knows that no id is in the queue or repeats.
+        """
+        features, ids = np.asarray(features), np.asarray(ids, np.int64)
+        labels, entropies = np.asarray(labels, np.int64), np.asarray(entropies, np.float64)
+        if extra is None:
+            extra = np.empty((len(ids), self.extra_width), np.uint8)
+        if not fresh:
+            _, first = np.unique(ids, return_index=True)
+            first = np.sort(first[~np.isin(ids[first], self.ids[self.filled])])
+            features, extra = features[first], extra[first]
+            labels, entropies, ids = labels[first], entropies[first], ids[first]
+        if len(ids) == 1:
+            self._insert_one(features[0], int(labels[0]), entropies[0], ids[0], extra[0])
+            return
+        chosen = np.flatnonzero(self.admits(labels, entropies))
+        if len(chosen):
+            self._insert_block(
+                features[chosen],
+                labels[chosen],
+                entropies[chosen],
+                ids[chosen],
+                extra[chosen],
+            )
+
+    def merge(self, other: EntropyQueue) -> None:
+        """Take in the samples of another queue over the same classes."""
+        items = other.items()
+        self.update(items.features, items.labels, items.entropies, items.ids, items.extra)
+
+    def items(self) -> Items:
+        """The samples in canonical order (class, entropy, id)."""
+        filled = self.filled
+        labels = np.repeat(np.arange(self.classes), self.sizes)
+        return Items(
+            self.features[filled],
+            labels,
+            self.entropies[filled],
+            self.ids[filled],
+            self.extra[filled],
+        )
+
+    def lifetimes(
+        self, labels: np.ndarray, entropies: np.ndarray, ids: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """When each sample would be in the queue if the rows were offered one after another.
+
+        Row i of a block is in the queue from step i (if it enters at all) until the step at which
+        it is pushed out. Returns `enters` (n,) bool; `leaves` (n,), the step at which each new row
+        leaves (n: it stays); and `old_leaves` (C, slots), the same for the present members.
+        Nothing is changed.
+        """
+        n, slots = len(ids), self.entropies.shape[1]
+        enters = np.zeros(n, bool)
+        leaves = np.full(n, n)
+        old_leaves = np.full((self.classes, slots), n)
+        capacity = self.capacity
+        members: dict[int, list[tuple[float, int, int]]] = {}  # class -> [(entropy, id, column)]
+        rows = np.flatnonzero(self.admits(labels, entropies))
+        for step, label, entropy, id_ in zip(
+            rows.tolist(),
+            labels[rows].tolist(),
+            entropies[rows].tolist(),
+            ids[rows].tolist(),
+            strict=True,
+        ):
+            inside = members.get(label)
+            if inside is None:
+                size = int(self.sizes[label])
+                columns = range(-1, -1 - size, -1)  # negative: the present member in slot -1-column
+                inside = members[label] = list(
+                    zip(
+                        self.entropies[label, :size].tolist(),
+                        self.ids[label, :size].tolist(),
+                        columns,
+                        strict=True,
+                    )
+                )
+            inside.append((entropy, id_, step))
+            enters[step] = True
+            if capacity is not None and len(inside) > capacity:
+                last = max(range(len(inside)), key=inside.__getitem__)
+                column = inside.pop(last)[2]
+                if column == step:
+                    enters[step] = False
+                elif column >= 0:
+                    leaves[column] = step
+                else:
+                    old_leaves[label, -1 - column] = step
+        return enters, leaves, old_leaves
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The content as arrays, a row per sample, for a state file."""
+        items = self.items()
+        return {
+            "features": items.features,
+            "labels": items.labels,
+            "entropies": items.entropies,
+            "ids": items.ids,
+            "extra": items.extra,
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Replace the content by what :meth:`arrays` gave, to the bit."""
+        labels = arrays["labels"]
+        sizes = np.bincount(labels, minlength=self.classes)
+        if len(sizes) > self.classes or (self.capacity and sizes.max(initial=0) > self.capacity):
+            raise ValueError("the stored queue does not fit these classes and this capacity")
+        if self.capacity is None:
+            self._allocate(_roomy(int(sizes.max(initial=1))))
+        else:
+            self._allocate(self.capacity)
+        self._fill(arrays)
+
+    def _fill(self, arrays: dict[str, np.ndarray]) -> None:
+        labels = arrays["labels"]
+        self.sizes = np.bincount(labels, minlength=self.classes).astype(np.int64)
+        starts = np.cumsum(self.sizes) - self.sizes
+        rank = np.arange(len(labels)) - starts[labels]
+        for name in ("features", "entropies", "ids", "extra"):
+            getattr(self, name)[labels, rank] = arrays[name]
+
+    def copy(self) -> EntropyQueue:
+        twin = EntropyQueue(
+            self.classes,
+            self.width,
+            self.capacity,
+            extra_width=self.extra_width,
+            twin_tolerance=self.twin_tolerance,
+        )
+        twin.restore(self.arrays())
+        return twin
+
+    def _insert_one(
+        self,
+        feature: np.ndarray,
+        label: int,
+        entropy: np.float64,
+        id_: np.int64,
+        extra: np.ndarray,
+    ) -> None:
+        """The block insertion for one row, without its sorting: streams live here."""
+        size = int(self.sizes[label])
+        entropies, ids = self.entropies[label], self.ids[label]
+        if self.capacity is not None and entropy > entropies[-1] * (1.0 + self.twin_tolerance):
+            return
+        if self.twin_tolerance:
+            close = np.abs(entropies[:size] - entropy) <= self.twin_tolerance * np.abs(entropy)
+            if close.any():  # rare: let the block path settle it
+                self._insert_block(
+                    feature[None],
+                    np.array([label]),
+                    np.array([entropy]),
+                    np.array([id_]),
+                    extra[None],
+                )
+                return
+        # Rank among the members by (entropy, id).
+        rank = int(entropies[:size].searchsorted(entropy, side="left"))
+        while rank < size and entropies[rank] == entropy and ids[rank] < id_:
+            rank += 1
+        if size == entropies.shape[0]:
+            if self.capacity is not None:
+                if rank == size:
+                    return
+                size -= 1
+            else:
+                self._grow(size + 1)
+        for buffer, value in (
+            (self.features[label], feature),
+            (self.entropies[label], entropy),
+            (self.ids[label], id_),
+            (self.extra[label], extra),
+        ):
+            buffer[rank + 1 : size + 1] = buffer[rank:size]
+            buffer[rank] = value
+        self.sizes[label] = size + 1
+
+    def _insert_block(
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        entropies: np.ndarray,
+        ids: np.ndarray,
+        extra: np.ndarray,
+    ) -> None:
+        """Sort the new rows together with the members of their classes; keep the first of each."""
+        touched = np.zeros(self.classes, bool)
+        touched[labels] = True
+        old_label, old_slot = np.nonzero(self.filled & touched[:, None])
+        old = len(old_label)
+        all_labels = np.concatenate([old_label, labels])
+        all_entropies = np.concatenate([self.entropies[old_label, old_slot], entropies])
+        all_ids = np.concatenate([self.ids[old_label, old_slot], ids])
+
+        def feature_rows(rows: np.ndarray) -> np.ndarray:
+            out = np.empty((len(rows), self.width), np.float32)
+            stored = rows < old
+            out[stored] = self.features[old_label[rows[stored]], old_slot[rows[stored]]]
+            out[~stored] = features[rows[~stored] - old]
+            return out
+
+        order = np.lexsort((all_ids, all_entropies, all_labels))
+        if self.twin_tolerance and self._settle_twins(
+            order, all_labels, all_entropies, all_ids, feature_rows
+        ):
+            order = np.lexsort((all_ids, all_entropies, all_labels))
+
+        found = np.bincount(all_labels, minlength=self.classes)
+        rank = np.arange(len(order)) - (np.cumsum(found) - found)[all_labels[order]]
+        if self.capacity is None:
+            self._grow(int(found.max()))
+        else:
+            order, rank = order[rank < self.capacity], rank[rank < self.capacity]
+        label = all_labels[order]
+        # Most members stay in their slots: copy only rows that are new or move.
+        new = order >= old
+        moves = new.copy()
+        moves[~new] = old_slot[order[~new]] != rank[~new]
+        source, target = order[moves], (label[moves], rank[moves])
+        moved_features = feature_rows(source)
+        moved_extra = np.concatenate([self.extra[old_label, old_slot], extra])[source]
+        self.features[target] = moved_features
+        self.extra[target] = moved_extra
+        self.entropies[label, rank] = all_entropies[order]
+        self.ids[label, rank] = all_ids[order]
+        self.sizes[touched] = np.bincount(label, minlength=self.classes)[touched]
+
+    def _settle_twins(
+        self,
+        order: np.ndarray,
+        labels: np.ndarray,
+        entropies: np.ndarray,
+        ids: np.ndarray,
+        feature_rows: Callable[[np.ndarray], np.ndarray],
+    ) -> bool:
+        """Give copies of one image one entropy (in place); say whether anything changed."""
+        left, right = order[:-1], order[1:]
+        near = (labels[left] == labels[right]) & (
+            entropies[right] - entropies[left] <= self.twin_tolerance * np.abs(entropies[left])
+        )
+        at = np.flatnonzero(near)
+        if len(at) == 0:
+            return False
+        gap = np.abs(feature_rows(order[at]) - feature_rows(order[at + 1])).max(axis=1, initial=0.0)
+        at = at[gap <= 1e-6]
+        if len(at) == 0:
+            return False
+        # Runs of adjacent twins: each takes the entropy of its smallest id.
+        starts = at[np.concatenate([[True], np.diff(at) > 1])]
+        ends = at[np.concatenate([np.diff(at) > 1, [True]])] + 1
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            run = order[start : end + 1]
+            entropies[run] = entropies[run[np.argmin(ids[run])]]
+        return True
+
+    def _grow(self, slots: int) -> None:
+        """Room for `slots` samples a class (only a queue without capacity grows)."""
+        have = self.entropies.shape[1]
+        if slots <= have:
+            return
+        items = self.arrays()
+        self._allocate(_roomy(slots))
+        self._fill(items)
+
+
+def _roomy(slots: int) -> int:
+    return 1 << (slots - 1).bit_length()

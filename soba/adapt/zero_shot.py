@@ -1,0 +1,29 @@
+"""Zero-shot CLIP: the scaled cosine between image and text (Radford et al., ICML 2021).
+
+Learns nothing. The control that every other method is compared with, on the same prompts and
+the same views.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from soba.adapt._arrays import Array, Batch
+from soba.adapt.base import Adapter
+
+
+class ZeroShot(Adapter):
+    """Plain CLIP, with the verbs of an adapter.
+
+    O(C d) a sample, no state.
+
+    >>> import numpy as np
+    >>> clip = ZeroShot(np.eye(2), scale=10.0)
+    >>> clip.adapt(np.array([3.0, 4.0])).tolist()
+    [6.0, 8.0]
+    """
+
+    name: ClassVar[str] = "zero-shot"
+
+    def _predict(self, batch: Batch) -> Array:
+        return self._clip_logits(batch)[1]

@@ -1,0 +1,1 @@
+"""Datasets x methods -> result records -> tables."""

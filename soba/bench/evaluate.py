@@ -1,0 +1,136 @@
+"""Methods on shuffled streams of one feature set -> result records."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+import soba
+from soba.adapt._few_shot import FewShotAdapter
+from soba.adapt.base import Adapter, parameter_defaults
+from soba.bench.metrics import accuracy, calibration_error
+from soba.encode.store import FeatureSet
+from soba.registry import adapter_class
+
+Record = dict[str, Any]
+
+
+def evaluate(
+    features: FeatureSet,
+    methods: Iterable[str],
+    *,
+    orders: int = 5,
+    overrides: dict[str, Any] | None = None,
+    step: Callable[[str, int], None] = lambda method, seed: None,
+) -> list[Record]:
+    """One record per (method, seed): the stream in the order `default_rng(seed).permutation(n)`.
+
+    `overrides` go to every method that has such a hyper-parameter; `step` is called after each
+    stream. All that can be checked is checked before the first stream runs.
+    """
+    methods = list(methods)
+    if features.labels is None:
+        raise ValueError(f"{features.source}: has no labels, accuracy cannot be measured")
+    if orders < 1:
+        raise ValueError(f"orders must be at least 1, not {orders}")
+    settings = {name: method_settings(name, len(features), overrides) for name in methods}
+    unused = set(overrides or {}) - {key for chosen in settings.values() for key in chosen}
+    if unused:
+        raise ValueError(f"none of {', '.join(methods)} has a {' or '.join(sorted(unused))}")
+    features.check_values()
+    for name in methods:
+        _prepare(name, features, settings[name])
+    records = []
+    for name in methods:
+        for seed in range(orders):
+            order = np.random.default_rng(seed).permutation(len(features))
+            records.append(_run(name, features, settings[name], seed, order))
+            step(name, seed)
+    return records
+
+
+def method_settings(name: str, total: int, overrides: dict[str, Any] | None = None) -> Record:
+    """The hyper-parameters of a method in an evaluation: the paper's, unless overridden."""
+    known = parameter_defaults(adapter_class(name))
+    chosen = {key: value for key, value in (overrides or {}).items() if key in known}
+    if "refresh" in known:
+        chosen.setdefault("refresh", "tenths")
+        if chosen["refresh"] == "tenths":
+            chosen["total"] = total
+    return chosen
+
+
+def summarise(records: list[Record]) -> list[Record]:
+    """Per method: mean and standard deviation of top-1, gain over zero-shot, and so on."""
+    by_method: dict[str, list[Record]] = {}
+    for record in records:
+        by_method.setdefault(record["method"], []).append(record)
+    zero_shot = {r["seed"]: r["accuracy"] for r in by_method.get("zero-shot", [])}
+    rows = []
+    for name, runs in by_method.items():
+        scores = np.array([run["accuracy"] for run in runs])
+        gains = [run["accuracy"] - zero_shot[run["seed"]] for run in runs if zero_shot]
+        rows.append(
+            {
+                "method": name,
+                "orders": len(runs),
+                "accuracy_mean": float(scores.mean()),
+                "accuracy_std": float(scores.std(ddof=1)) if len(runs) > 1 else 0.0,
+                "gain": float(np.mean(gains)) if gains else None,
+                "calibration_error": float(np.mean([run["calibration_error"] for run in runs])),
+                "seconds": float(np.mean([run["seconds"] for run in runs])),
+            }
+        )
+    return rows
+
+
+def _prepare(name: str, features: FeatureSet, settings: Record) -> Adapter:
+    """A new adapter, fitted where the method is fitted."""
+    made = adapter_class(name)(features.text_features, scale=features.logit_scale, **settings)
+    if isinstance(made, FewShotAdapter):
+        if features.support is None:
+            raise ValueError(
+                f"{features.source}: {name} needs labelled training samples, "
+                "support_features and support_labels in the file or --support FILE"
+            )
+        made.fit(*features.support, val=features.val)
+    return made
+
+
+def _run(name: str, features: FeatureSet, settings: Record, seed: int, order: np.ndarray) -> Record:
+    assert features.labels is not None
+    adapter = _prepare(name, features, settings)
+    stream, labels = features.image_features[order], features.labels[order]
+    start = time.perf_counter()
+    logits = adapter.adapt(stream)
+    seconds = time.perf_counter() - start
+    return {
+        "dataset": features.source.stem if features.source else None,
+        "encoder": features.fingerprint,
+        "method": name,
+        "seed": seed,
+        "order": "shuffled",
+        "samples": len(labels),
+        "views": features.image_features.shape[1] if features.image_features.ndim == 3 else 1,
+        "accuracy": accuracy(logits, labels),
+        "calibration_error": calibration_error(_softmax(logits), labels),
+        "seconds": seconds,
+        "hyper_parameters": adapter.params,
+        "tuned_on": getattr(adapter, "tuned_on_", None) or "paper or given",
+        "provenance": adapter.provenance,
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "soba-tta": soba.__version__,
+        },
+    }
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities: np.ndarray = e / e.sum(axis=1, keepdims=True)
+    return probabilities

@@ -1,0 +1,196 @@
+"""The `soba` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Table
+except ImportError:  # the core installs without them
+    sys.exit("the soba command needs: pip install 'soba-tta[cli]'")
+
+import soba
+from soba._files import replacing
+from soba.bench.evaluate import Record, evaluate, summarise
+from soba.registry import adapter_class
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Training-free test-time adaptation for CLIP: a zero-shot classifier that gets better "
+    "while it runs.",
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Run the command; bad input ends with one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        err.print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"soba {soba.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None: ...
+
+
+@app.command("eval")
+def eval_(
+    file: Annotated[
+        Path, typer.Argument(help="Labelled features: .safetensors, .npz or .pt.", metavar="FILE")
+    ],
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated names; `soba methods` lists them.")
+    ] = "zero-shot,ncm,soba,tda",
+    orders: Annotated[int, typer.Option(min=1, help="Shuffled streams, seeds 0 to ORDERS-1.")] = 5,
+    alpha: Annotated[
+        float | None, typer.Option(min=0.0, help="Weight of the adapter against CLIP.")
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option(min=0.0, help="Sharpness of a cache (tda, tip-adapter).")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="Samples kept per class: a number, or `full`.")
+    ] = None,
+    reading: Annotated[
+        str | None,
+        typer.Option(help="How to read SOBA's formula: whitened, gda, dual, literal or ncm."),
+    ] = None,
+    refresh: Annotated[
+        str | None,
+        typer.Option(help="When statistics refresh: tenths, growth, or every N samples."),
+    ] = None,
+    support: Annotated[
+        Path | None, typer.Option(help="Labelled training features for gda and tip-adapter.")
+    ] = None,
+    val: Annotated[
+        Path | None, typer.Option(help="Labelled validation features they search alpha, beta on.")
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Also write all records as JSON.")
+    ] = None,
+) -> None:
+    """Compare methods on shuffled streams of a labelled feature file.
+
+    Without options each method runs as its paper has it: ncm and soba with capacity 16, alpha 15
+    and a refresh at every tenth of the stream; tda with alpha 2 and beta 5. An option applies to
+    every chosen method that has such a hyper-parameter.
+    """
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if not names:
+        raise ValueError("--methods is empty; `soba methods` lists what there is")
+    for name in names:
+        adapter_class(name)
+    if len(set(names)) < len(names):
+        raise ValueError(f"--methods names a method twice: {methods}")
+    if json_path is not None and not json_path.resolve().parent.is_dir():
+        raise ValueError(f"{json_path}: the folder does not exist")
+    features = soba.FeatureSet.load(file)
+    if support is not None:
+        features = features.with_support(soba.FeatureSet.load(support))
+    if val is not None:
+        features = features.with_val(soba.FeatureSet.load(val))
+    overrides: dict[str, Any] = {"alpha": alpha, "beta": beta, "reading": reading}
+    overrides = {key: value for key, value in overrides.items() if value is not None}
+    if capacity is not None:
+        overrides["capacity"] = None if capacity == "full" else _number(capacity, "--capacity")
+    if refresh is not None:
+        word = refresh in ("tenths", "growth")
+        overrides["refresh"] = refresh if word else _number(refresh, "--refresh")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as progress:
+        task = progress.add_task("streams", total=len(names) * orders)
+
+        def step(method: str, seed: int) -> None:
+            progress.update(task, advance=1, description=f"{method}, order {seed}")
+
+        records = evaluate(features, names, orders=orders, overrides=overrides, step=step)
+    summary = summarise(records)
+    if json_path is not None:
+        content = json.dumps({"records": records, "summary": summary}, indent=2)
+        with replacing(json_path) as temporary:
+            temporary.write_text(content + "\n")
+    title = f"{file.name}: {len(features)} images, {features.classes} classes, {orders} orders"
+    out.print(_table(summary, title))
+    if json_path is not None:
+        out.print(f"{len(records)} records in {json_path}", soft_wrap=True)
+
+
+@app.command("methods")
+def methods_() -> None:
+    """List the methods, a line each, with what they need."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "what it does", "needs"):
+        table.add_column(column)
+    for name in soba.list_adapters():
+        cls = adapter_class(name)
+        table.add_row(f"[bold]{name}[/]", (cls.__doc__ or "").strip().splitlines()[0], cls.needs)
+    out.print(table)
+
+
+def _table(summary: list[Record], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    headings = ("top-1 %", "std", "gain", "calibration error %", "seconds")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    best = max(row["accuracy_mean"] for row in summary)
+    for row in summary:
+        score = f"{row['accuracy_mean']:.2f}"
+        table.add_row(
+            row["method"],
+            f"[bold]{score}[/]" if row["accuracy_mean"] == best else score,
+            f"{row['accuracy_std']:.2f}",
+            "" if row["gain"] is None else f"{row['gain']:+.2f}",
+            f"{row['calibration_error']:.2f}",
+            f"{row['seconds']:.3f}",
+        )
+    return table
+
+
+def _number(text: str, option: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ValueError(f"{option} takes a positive whole number or a word, not {text!r}")
+    return value
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+if __name__ == "__main__":
+    main()

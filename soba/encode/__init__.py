@@ -1,0 +1,1 @@
+"""Images and prompts -> unit features."""

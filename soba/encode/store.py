@@ -1,0 +1,313 @@
+"""Feature sets: image and text features of one encoder in one file.
+
+`.safetensors` is ours, memory-mapped; `.npz` and `.pt` of other people are read too, without ever
+running what a pickle holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from soba._files import replacing
+
+_ARRAYS = (
+    "image_features",
+    "text_features",
+    "labels",
+    "support_features",
+    "support_labels",
+    "val_features",
+    "val_labels",
+)
+_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8"}
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Features of a labelled or unlabelled image set, and the text weights to score them with.
+
+    Parameters
+    ----------
+    image_features
+        (n, d), or (n, V, d) with V views of each image.
+    text_features
+        (C, d), a row per class.
+    logit_scale
+        CLIP's, 100 for OpenAI's models.
+    labels
+        (n,) class indices, where known.
+    class_names, prompts
+        What the text features were made of.
+    support_features, support_labels, val_features, val_labels
+        Labelled training and validation samples, for few-shot methods.
+    fingerprint
+        Of encoder, preprocessing, templates and scale. Sets with different ones do not mix.
+    source
+        The file it was read from, for messages.
+
+    >>> features = FeatureSet(np.eye(3), np.eye(3), labels=np.arange(3))
+    >>> len(features), features.classes, features.width
+    (3, 3, 3)
+    """
+
+    image_features: np.ndarray
+    text_features: np.ndarray
+    logit_scale: float = 100.0
+    labels: np.ndarray | None = None
+    class_names: tuple[str, ...] | None = None
+    prompts: tuple[str, ...] | None = None
+    support_features: np.ndarray | None = None
+    support_labels: np.ndarray | None = None
+    val_features: np.ndarray | None = None
+    val_labels: np.ndarray | None = None
+    fingerprint: str | None = None
+    source: Path | None = None
+
+    def __post_init__(self) -> None:
+        problem = next(self._problems(), None)
+        if problem:
+            raise ValueError(self._say(problem))
+
+    def __len__(self) -> int:
+        return len(self.image_features)
+
+    @property
+    def classes(self) -> int:
+        return len(self.text_features)
+
+    @property
+    def width(self) -> int:
+        return int(self.text_features.shape[1])
+
+    @property
+    def support(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Labelled training samples, if there are any."""
+        if self.support_features is None or self.support_labels is None:
+            return None
+        return self.support_features, self.support_labels
+
+    @property
+    def val(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Labelled validation samples, if there are any."""
+        if self.val_features is None or self.val_labels is None:
+            return None
+        return self.val_features, self.val_labels
+
+    def with_support(self, other: FeatureSet) -> FeatureSet:
+        """This set, with the images of another as labelled training samples."""
+        labels = self._labels_of(other)
+        return dataclasses.replace(
+            self, support_features=other.image_features, support_labels=labels
+        )
+
+    def with_val(self, other: FeatureSet) -> FeatureSet:
+        """This set, with the images of another as labelled validation samples."""
+        labels = self._labels_of(other)
+        return dataclasses.replace(self, val_features=other.image_features, val_labels=labels)
+
+    def check_values(self) -> None:
+        """Read all features once; raise if a row is zero or not finite."""
+        for name in _ARRAYS:
+            array = getattr(self, name)
+            if array is None or array.dtype.kind != "f":
+                continue
+            rows_at_a_time = max(1, (1 << 22) // max(1, array[0:1].size))
+            for start in range(0, len(array), rows_at_a_time):
+                block = np.asarray(array[start : start + rows_at_a_time], np.float32)
+                rows = block.reshape(-1, block.shape[-1])
+                bad = ~np.isfinite(rows).all(axis=1)
+                if not bad.any():
+                    bad = ~rows.any(axis=1)
+                    if not bad.any():
+                        continue
+                    problem = "is all zeros"
+                else:
+                    problem = "holds NaN or infinite values"
+                row = start + int(np.flatnonzero(bad)[0]) * len(block) // len(rows)
+                raise ValueError(self._say(f"{name}: row {row} {problem}"))
+
+    # Files ------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read .safetensors (memory-mapped), .npz, or .pt (tensors only; needs torch)."""
+        file = Path(path)
+        readers = {".safetensors": _read_safetensors, ".npz": _read_npz, ".pt": _read_pt}
+        if file.suffix not in readers:
+            raise ValueError(f"{file}: feature files end in {', '.join(readers)}")
+        if not file.is_file():
+            raise FileNotFoundError(f"{file}: no such file")
+        found = readers[file.suffix](file)
+        missing = [key for key in ("image_features", "text_features") if key not in found]
+        if missing:
+            raise ValueError(f"{file}: lacks {' and '.join(missing)}")
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {key: value for key, value in found.items() if key in known}
+        for key in ("class_names", "prompts"):
+            if values.get(key) is not None:
+                values[key] = tuple(str(text) for text in values[key])
+        try:
+            values["logit_scale"] = float(values.get("logit_scale", 100.0))
+            if values.get("fingerprint") is not None:
+                values["fingerprint"] = str(values["fingerprint"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{file}: logit_scale is not a number ({error})") from error
+        return cls(**values | {"source": file})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a .safetensors file: whole, or not at all."""
+        if Path(path).suffix != ".safetensors":
+            raise ValueError(f"{path}: feature sets are saved as .safetensors")
+        arrays = {
+            name: np.ascontiguousarray(getattr(self, name))
+            for name in _ARRAYS
+            if getattr(self, name) is not None
+        }
+        meta = {
+            "logit_scale": self.logit_scale,
+            "class_names": self.class_names,
+            "prompts": self.prompts,
+            "fingerprint": self.fingerprint,
+        }
+        with replacing(path) as temporary:
+            safetensors.numpy.save_file(arrays, temporary, metadata={"soba": json.dumps(meta)})
+
+    # Checks -----------------------------------------------------------------------------------
+
+    def _problems(self) -> Iterator[str]:
+        for name in _ARRAYS:
+            array = getattr(self, name)
+            if array is None:
+                continue
+            is_labels = name.endswith("labels")
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in (
+                "iu" if is_labels else "f"
+            ):
+                kind = "integers" if is_labels else "floating point"
+                yield f"{name} must be {kind}, not {getattr(array, 'dtype', type(array).__name__)}"
+                return
+        text, images = self.text_features, self.image_features
+        if text.ndim != 2 or 0 in text.shape:
+            yield f"text_features must have shape (C, d), not {text.shape}"
+        if not 0.0 < self.logit_scale < float("inf"):
+            yield f"logit_scale must be positive, not {self.logit_scale}"
+        if self.class_names is not None and len(self.class_names) != len(text):
+            yield f"{len(self.class_names)} class_names for {len(text)} rows of text features"
+        for name, features, labels in (
+            ("image_features", images, self.labels),
+            ("support_features", self.support_features, self.support_labels),
+            ("val_features", self.val_features, self.val_labels),
+        ):
+            label_name = name.replace("image_", "").replace("features", "labels")
+            if features is None:
+                if labels is not None:
+                    yield f"{label_name} without {name}"
+                continue
+            if features.ndim not in (2, 3) or features.shape[-1] != text.shape[1]:
+                yield (
+                    f"{name} must have shape (n, {text.shape[1]}) or (n, V, {text.shape[1]}) to "
+                    f"match the text features, not {features.shape}"
+                )
+            if labels is None:
+                if name != "image_features":
+                    yield f"{name} without {label_name}"
+                continue
+            if labels.shape != features.shape[:1]:
+                yield f"{label_name} of shape {labels.shape} for {len(features)} rows of {name}"
+            elif len(labels) and (labels.min() < 0 or labels.max() >= len(text)):
+                yield (
+                    f"{label_name} out of range: {labels.min()} to {labels.max()} "
+                    f"where there are {len(text)} classes"
+                )
+
+    def _labels_of(self, other: FeatureSet) -> np.ndarray:
+        if other.labels is None:
+            raise ValueError(other._say("has no labels"))
+        if None not in (self.fingerprint, other.fingerprint) and (
+            self.fingerprint != other.fingerprint
+        ):
+            raise ValueError(
+                other._say(
+                    f"was made with encoder {other.fingerprint}, but {self.source or 'this set'} "
+                    f"with {self.fingerprint}: features of different encoders do not mix"
+                )
+            )
+        if None not in (self.class_names, other.class_names) and (
+            self.class_names != other.class_names
+        ):
+            raise ValueError(other._say(f"has other class names than {self.source or 'this set'}"))
+        if other.classes != self.classes or other.width != self.width:
+            raise ValueError(
+                other._say(
+                    f"has text features of shape {other.text_features.shape}, but "
+                    f"{self.source or 'this set'} {self.text_features.shape}"
+                )
+            )
+        return other.labels
+
+    def _say(self, problem: str) -> str:
+        return f"{self.source}: {problem}" if self.source else problem
+
+
+def _read_safetensors(file: Path) -> dict[str, Any]:
+    try:
+        with safetensors.safe_open(file, framework="numpy") as checked:
+            meta = json.loads((checked.metadata() or {}).get("soba", "{}"))
+        with file.open("rb") as raw:
+            length = int.from_bytes(raw.read(8), "little")
+            header = json.loads(raw.read(length))
+        found: dict[str, Any] = dict(meta)
+        for name, entry in header.items():
+            if name in _ARRAYS:
+                # safetensors hands out copies; mapping the bytes keeps large sets out of memory.
+                found[name] = np.memmap(
+                    file,
+                    _DTYPES[entry["dtype"]],
+                    "r",
+                    8 + length + entry["data_offsets"][0],
+                    tuple(entry["shape"]),
+                )
+        return found
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(f"{file}: not a readable safetensors feature file ({error})") from error
+
+
+def _read_npz(file: Path) -> dict[str, Any]:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            known = {field.name for field in dataclasses.fields(FeatureSet)}
+            found = {name: archive[name] for name in archive.files if name in known}
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise ValueError(f"{file}: not a readable .npz feature file ({error})") from error
+    return {name: value.item() if value.ndim == 0 else value for name, value in found.items()}
+
+
+def _read_pt(file: Path) -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        hint = "pip install 'soba-tta[torch]'"
+        raise ImportError(f"{file}: reading .pt needs torch: {hint}") from error
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds; all mean that the file is not to be used
+        raise ValueError(
+            f"{file}: not a file of plain tensors; nothing in it was run ({type(error).__name__})"
+        ) from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{file}: holds a {type(found).__name__}, not a dictionary of tensors")
+    return {
+        str(name): value.numpy() if isinstance(value, torch.Tensor) and value.ndim else value
+        for name, value in found.items()
+    }

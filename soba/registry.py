@@ -1,0 +1,60 @@
+"""Names -> adapters. A class is imported when it is asked for, so `import soba` stays light."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+from typing import Any
+
+from soba._files import load_checked
+from soba.adapt.base import Adapter
+
+_KNOWN = {
+    "zero-shot": "soba.adapt.zero_shot:ZeroShot",
+    "ncm": "soba.adapt.ncm:NCM",
+    "soba": "soba.adapt.soba:SOBA",
+    "tda": "soba.adapt.tda:TDA",
+    "gda": "soba.adapt.gda:GDA",
+    "tip-adapter": "soba.adapt.tip_adapter:TipAdapter",
+}
+
+
+def list_adapters() -> list[str]:
+    """Names of all adapters, in the order of the paper's tables.
+
+    >>> list_adapters()[:3]
+    ['zero-shot', 'ncm', 'soba']
+    """
+    return list(_KNOWN)
+
+
+def adapter_class(name: str) -> type[Adapter]:
+    """The class behind a name."""
+    if name not in _KNOWN:
+        near = difflib.get_close_matches(name, _KNOWN, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown method {name!r}.{hint} Known: {', '.join(_KNOWN)}")
+    module, _, attribute = _KNOWN[name].partition(":")
+    found: type[Adapter] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def adapter(name: str, text_features: Any, **hyper_parameters: Any) -> Adapter:
+    """An adapter by name.
+
+    >>> import numpy as np
+    >>> adapter("soba", np.eye(3), alpha=5.0)
+    SOBA(<3 classes x 3>, alpha=5.0)
+    """
+    return adapter_class(name)(text_features, **hyper_parameters)
+
+
+def load(path: str | os.PathLike[str], text: Any = None, **expected: Any) -> Adapter:
+    """The adapter saved in a file, whichever it is; see :meth:`Adapter.load`."""
+    _, meta = load_checked(path)
+    try:
+        cls = adapter_class(str(meta.get("adapter")))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return cls.load(path, text, **expected)
