@@ -5,6 +5,7 @@ Products, softmax and entropy run in the caller's array library; what is kept li
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,7 @@ import numpy as np
 
 Array = Any  # a numpy array, torch tensor, ...: whatever array-api-compat knows
 
-# Rows are handled so many logits at a time: what the entropy needs then stays in the cache.
-_BLOCK_LOGITS = 1 << 18
+_BLOCK_LOGITS = 1 << 18  # handled at a time, so that they stay in the cache
 
 
 @dataclass
@@ -75,9 +75,6 @@ def read_text(text_features: Array) -> np.ndarray:
         raise ValueError(f"text features of shape {_shape(x)} hold no classes: the list is empty")
     host = np.array(to_host(x), np.float64)
     unit: np.ndarray = _unit(np, host, "text features").astype(np.float32)
-    # Rows that are unit already stay as they are, to the bit: reading text twice changes nothing.
-    already = np.abs((host * host).sum(axis=1) - 1.0) <= 1e-6
-    unit[already] = host[already]
     return unit
 
 
@@ -117,26 +114,22 @@ def clip_view(batch: Batch, text: Array, *, probs: bool = False) -> Clip:
     views the max(1, V // 10) surest; their mean feature (not renormalised) and mean logits;
     the entropy of their mean probability.
     """
+    if batch.views:
+        return _join(
+            batch.xp, [_surest_views(*block, probs) for block in _view_blocks(batch, text)]
+        )
     xp, n = batch.xp, len(batch)
-    step = _block_rows(batch, text.shape[0])
+    logits = batch.x @ text.T
+    step = max(64, _BLOCK_LOGITS // text.shape[0])
     if n <= step:
-        return _clip_block(xp, batch.x, text, batch.views, probs)
-    blocks = []
-    logits = xp.empty(
-        (n, text.shape[0]), dtype=batch.x.dtype, device=array_api_compat.device(batch.x)
-    )
-    for start in range(0, n, step):
-        block = _clip_block(xp, batch.x[start : start + step, ...], text, batch.views, probs)
-        logits[start : start + step, :] = block.logits
-        block.logits = None
-        blocks.append(block)
-    return Clip(
-        xp.concat([b.features for b in blocks]) if batch.views else batch.x,
-        logits,
-        np.concatenate([b.labels for b in blocks]),
-        np.concatenate([b.entropies for b in blocks]),
-        xp.concat([b.probs for b in blocks]) if probs else None,
-    )
+        labels, entropies = _confidence(xp, logits)
+    else:
+        # One large product, then blocks that stay in the cache for what follows.
+        labels, entropies = np.empty(n, np.int64), np.empty(n)
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            labels[rows], entropies[rows] = _confidence(xp, logits[rows, :])
+    return Clip(batch.x, logits, labels, entropies, softmax(xp, logits) if probs else None)
 
 
 def clip_logits(batch: Batch, text: Array) -> tuple[Array, Array]:
@@ -187,33 +180,46 @@ def like(batch: Batch, array: np.ndarray) -> Array:
     return xp.astype(moved, x.dtype) if array.dtype.kind == "f" else moved
 
 
-def _clip_block(xp: Any, x: Array, text: Array, views: bool, want_probs: bool) -> Clip:
-    logits = x @ text.T  # (n, C) or (n, V, C)
-    if views:
-        return _surest_views(xp, x, logits, want_probs)
-    labels, entropies = _confidence(xp, logits)
-    probs = softmax(xp, logits) if want_probs else None
-    return Clip(x, logits, to_host(labels), to_host(entropies).astype(np.float64), probs)
-
-
-def _confidence(xp: Any, logits: Array) -> tuple[Array, Array]:
+def _confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray]:
     """(n, C) logits -> argmax and entropy of the softmax, exact to rounding however sure it is.
 
     With the largest term left out of the sum, log1p keeps entropies of 1e-20 apart that
     log(sum) would round to 0; and the surest samples are the ones the queue has to tell apart.
     """
     labels = xp.argmax(logits, axis=-1)
-    below = logits - xp.max(logits, axis=-1, keepdims=True)
+    rows = xp.arange(logits.shape[0])
+    below = logits - logits[rows, labels][:, None]
     e = xp.exp(below)
-    e[xp.arange(logits.shape[0]), labels] = 0.0
+    e[rows, labels] = 0.0
     rest = xp.sum(e, axis=-1)
-    return labels, xp.log1p(rest) - xp.vecdot(e, below) / (1.0 + rest)
+    entropies = xp.log1p(rest) - xp.vecdot(e, below) / (1.0 + rest)
+    return to_host(labels), to_host(entropies).astype(np.float64)
+
+
+def _view_blocks(batch: Batch, text: Array) -> Iterator[tuple[Any, Array, Array]]:
+    """(namespace, views, their logits), a few samples at a time."""
+    step = max(1, 4 * _BLOCK_LOGITS // (batch.x.shape[1] * text.shape[0]))
+    for start in range(0, max(len(batch), 1), step):
+        x = batch.x[start : start + step, ...]
+        yield batch.xp, x, x @ text.T
+
+
+def _join(xp: Any, parts: list[Clip]) -> Clip:
+    if len(parts) == 1:
+        return parts[0]
+    return Clip(
+        xp.concat([part.features for part in parts]),
+        xp.concat([part.logits for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.entropies for part in parts]),
+        None if parts[0].probs is None else xp.concat([part.probs for part in parts]),
+    )
 
 
 def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
     n, views, classes = logits.shape
     _, entropies = _confidence(xp, xp.reshape(logits, (n * views, classes)))
-    order = np.argsort(to_host(entropies).reshape(n, views), axis=1, kind="stable")
+    order = np.argsort(entropies.reshape(n, views), axis=1, kind="stable")
     keep = max(1, views // 10)
     weights = np.zeros((n, 1, views), np.float32)
     np.put_along_axis(weights[:, 0], order[:, :keep], 1.0 / keep, axis=1)
@@ -261,12 +267,13 @@ def _unit(xp: Any, x: Array, what: str) -> Array:
             if zero
             else f"{what}: {where} holds NaN or infinite values"
         )
-    return x / xp.sqrt(squares)[..., None]
-
-
-def _block_rows(batch: Batch, classes: int) -> int:
-    logits_a_row = classes * (batch.x.shape[1] if batch.views else 1)
-    return max(_BLOCK_LOGITS // logits_a_row, 1 if batch.views else 64)
+    # Rows that are unit already stay as they are: most feature files hold such rows, and a
+    # division would cost as much as an eighth of the product that follows.
+    unit = xp.abs(squares - 1.0) <= 1e-6
+    if bool(xp.all(unit)):
+        return x
+    lengths = xp.where(unit, xp.ones_like(squares), xp.sqrt(squares))
+    return x / lengths[..., None]
 
 
 def _shape(x: Array) -> tuple[int, ...]:

@@ -174,7 +174,7 @@ class PrototypeAdapter(StreamAdapter):
         """Add the adapter's logits to CLIP's for some rows, a block at a time."""
         if self.statistics_ is None or start >= stop:
             return
-        step = max(64, (1 << 18) // self.classes)
+        step = max(64, (1 << 20) // self.classes)
         for at in range(start, stop, step):
             end = min(at + step, stop)
             clip.logits[at:end, :] += self._score(batch, clip.features[at:end, :])

@@ -14,8 +14,8 @@ import numpy as np
 
 from soba.adapt._arrays import Array, Batch
 from soba.adapt._few_shot import FewShotAdapter
+from soba.adapt._statistics import ridge_solve
 from soba.adapt.base import at_least_zero
-from soba.adapt.soba import ridge_solve
 
 ALPHAS = tuple(10.0**power for power in range(-4, 3))
 

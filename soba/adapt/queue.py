@@ -67,12 +67,15 @@ class EntropyQueue:
         self._allocate(1 if capacity is None else int(capacity))
 
     def _allocate(self, slots: int) -> None:
-        # Rows of a class are kept sorted by (entropy, id). Free slots are zeros, which cost no
-        # memory until they are written.
+        # By slot, in no order: a sample stays in its slot until it is pushed out, and the next one
+        # takes it. So n samples fill the first n slots; the rest are zeros, which cost no memory
+        # until they are written.
         self.features = np.zeros((self.classes, slots, self.width), np.float32)
+        self.extra = np.zeros((self.classes, slots, self.extra_width), np.uint8)
+        # By rank in the class: sorted by (entropy, id).
         self.entropies = np.full((self.classes, slots), np.inf)
         self.ids = np.full((self.classes, slots), -1, np.int64)
-        self.extra = np.zeros((self.classes, slots, self.extra_width), np.uint8)
+        self.slots = np.tile(np.arange(slots), (self.classes, 1))  # where the features are
         self.sizes = np.zeros(self.classes, np.int64)
 
     def __len__(self) -> int:
@@ -80,13 +83,14 @@ class EntropyQueue:
 
     @property
     def filled(self) -> np.ndarray:
-        """(C, slots) bool: which slots hold a sample."""
+        """(C, slots) bool: which ranks, and likewise which slots, hold a sample."""
         return np.arange(self.entropies.shape[1]) < self.sizes[:, None]
 
     @property
     def nbytes(self) -> int:
         """Size of the buffers."""
-        return sum(a.nbytes for a in (self.features, self.entropies, self.ids, self.extra))
+        arrays = (self.features, self.extra, self.entropies, self.ids, self.slots)
+        return sum(array.nbytes for array in arrays)
 
     def admits(self, labels: np.ndarray, entropies: np.ndarray) -> np.ndarray:
         """Which rows could enter the queue as it is (a superset: ties count as yes)."""
@@ -123,15 +127,12 @@ class EntropyQueue:
         if len(ids) == 1:
             self._insert_one(features[0], int(labels[0]), entropies[0], ids[0], extra[0])
             return
-        chosen = np.flatnonzero(self.admits(labels, entropies))
-        if len(chosen):
-            self._insert_block(
-                features[chosen],
-                labels[chosen],
-                entropies[chosen],
-                ids[chosen],
-                extra[chosen],
-            )
+        admitted = self.admits(labels, entropies)
+        if not admitted.all():
+            features, extra = features[admitted], extra[admitted]
+            labels, entropies, ids = labels[admitted], entropies[admitted], ids[admitted]
+        if len(ids):
+            self._insert_block(features, labels, entropies, ids, extra)
 
     def merge(self, other: EntropyQueue) -> None:
         """Take in the samples of another queue over the same classes."""
@@ -142,12 +143,13 @@ class EntropyQueue:
         """The samples in canonical order (class, entropy, id)."""
         filled = self.filled
         labels = np.repeat(np.arange(self.classes), self.sizes)
+        slots = self.slots[filled]
         return Items(
-            self.features[filled],
+            self.features[labels, slots],
             labels,
             self.entropies[filled],
             self.ids[filled],
-            self.extra[filled],
+            self.extra[labels, slots],
         )
 
     def lifetimes(
@@ -157,8 +159,8 @@ class EntropyQueue:
 
         Row i of a block is in the queue from step i (if it enters at all) until the step at which
         it is pushed out. Returns `enters` (n,) bool; `leaves` (n,), the step at which each new row
-        leaves (n: it stays); and `old_leaves` (C, slots), the same for the present members.
-        Nothing is changed.
+        leaves (n: it stays); and `old_leaves` (C, slots), the same for the present members, by
+        slot. Nothing is changed.
         """
         n, slots = len(ids), self.entropies.shape[1]
         enters = np.zeros(n, bool)
@@ -177,12 +179,11 @@ class EntropyQueue:
             inside = members.get(label)
             if inside is None:
                 size = int(self.sizes[label])
-                columns = range(-1, -1 - size, -1)  # negative: the present member in slot -1-column
                 inside = members[label] = list(
                     zip(
                         self.entropies[label, :size].tolist(),
                         self.ids[label, :size].tolist(),
-                        columns,
+                        (-1 - self.slots[label, :size]).tolist(),  # negative: a present member
                         strict=True,
                     )
                 )
@@ -227,7 +228,7 @@ class EntropyQueue:
         self.sizes = np.bincount(labels, minlength=self.classes).astype(np.int64)
         starts = np.cumsum(self.sizes) - self.sizes
         rank = np.arange(len(labels)) - starts[labels]
-        for name in ("features", "entropies", "ids", "extra"):
+        for name in ("features", "entropies", "ids", "extra"):  # slot = rank
             getattr(self, name)[labels, rank] = arrays[name]
 
     def copy(self) -> EntropyQueue:
@@ -269,21 +270,22 @@ class EntropyQueue:
         rank = int(entropies[:size].searchsorted(entropy, side="left"))
         while rank < size and entropies[rank] == entropy and ids[rank] < id_:
             rank += 1
-        if size == entropies.shape[0]:
-            if self.capacity is not None:
-                if rank == size:
-                    return
-                size -= 1
-            else:
+        if size == len(entropies):
+            if self.capacity is None:
                 self._grow(size + 1)
-        for buffer, value in (
-            (self.features[label], feature),
-            (self.entropies[label], entropy),
-            (self.ids[label], id_),
-            (self.extra[label], extra),
-        ):
-            buffer[rank + 1 : size + 1] = buffer[rank:size]
-            buffer[rank] = value
+                entropies, ids = self.entropies[label], self.ids[label]
+            elif rank == size:
+                return
+            else:
+                size -= 1  # the last one goes, and leaves its slot
+        slots = self.slots[label]
+        slot = int(slots[size])
+        self.features[label, slot] = feature
+        if self.extra_width:
+            self.extra[label, slot] = extra
+        for column, value in ((entropies, entropy), (ids, id_), (slots, slot)):
+            column[rank + 1 : size + 1] = column[rank:size]
+            column[rank] = value
         self.sizes[label] = size + 1
 
     def _insert_block(
@@ -297,15 +299,15 @@ class EntropyQueue:
         """Sort the new rows together with the members of their classes; keep the first of each."""
         touched = np.zeros(self.classes, bool)
         touched[labels] = True
-        old_label, old_slot = np.nonzero(self.filled & touched[:, None])
+        old_label, old_rank = np.nonzero(self.filled & touched[:, None])
+        old_slot = self.slots[old_label, old_rank]
         old = len(old_label)
         all_labels = np.concatenate([old_label, labels])
-        all_entropies = np.concatenate([self.entropies[old_label, old_slot], entropies])
-        all_ids = np.concatenate([self.ids[old_label, old_slot], ids])
+        all_entropies = np.concatenate([self.entropies[old_label, old_rank], entropies])
+        all_ids = np.concatenate([self.ids[old_label, old_rank], ids])
 
         def feature_rows(rows: np.ndarray) -> np.ndarray:
-            out = np.empty((len(rows), self.width), np.float32)
-            stored = rows < old
+            stored, out = rows < old, np.empty((len(rows), self.width), np.float32)
             out[stored] = self.features[old_label[rows[stored]], old_slot[rows[stored]]]
             out[~stored] = features[rows[~stored] - old]
             return out
@@ -315,7 +317,6 @@ class EntropyQueue:
             order, all_labels, all_entropies, all_ids, feature_rows
         ):
             order = np.lexsort((all_ids, all_entropies, all_labels))
-
         found = np.bincount(all_labels, minlength=self.classes)
         rank = np.arange(len(order)) - (np.cumsum(found) - found)[all_labels[order]]
         if self.capacity is None:
@@ -323,18 +324,24 @@ class EntropyQueue:
         else:
             order, rank = order[rank < self.capacity], rank[rank < self.capacity]
         label = all_labels[order]
-        # Most members stay in their slots: copy only rows that are new or move.
+        # Members stay in their slots; the new ones fill, class by class, the slots without one.
         new = order >= old
-        moves = new.copy()
-        moves[~new] = old_slot[order[~new]] != rank[~new]
-        source, target = order[moves], (label[moves], rank[moves])
-        moved_features = feature_rows(source)
-        moved_extra = np.concatenate([self.extra[old_label, old_slot], extra])[source]
-        self.features[target] = moved_features
-        self.extra[target] = moved_extra
+        taken = np.zeros(self.entropies.shape, bool)
+        taken[label[~new], old_slot[order[~new]]] = True
+        arrivals = np.bincount(label[new], minlength=self.classes)
+        free = ~taken
+        free &= np.cumsum(free, axis=1) <= arrivals[:, None]
+        slot = np.empty(len(order), np.int64)
+        slot[~new] = old_slot[order[~new]]
+        slot[new] = np.nonzero(free)[1]  # both run by class
+        source = order[new] - old
+        self.features[label[new], slot[new]] = features[source]
+        if self.extra_width:
+            self.extra[label[new], slot[new]] = extra[source]
         self.entropies[label, rank] = all_entropies[order]
         self.ids[label, rank] = all_ids[order]
         self.sizes[touched] = np.bincount(label, minlength=self.classes)[touched]
+        self.slots[label, rank] = slot
 
     def _settle_twins(
         self,

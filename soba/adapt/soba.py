@@ -23,7 +23,7 @@ import numpy as np
 
 from soba.adapt._arrays import Array, Batch
 from soba.adapt._schedule import Refresh
-from soba.adapt._statistics import class_statistics
+from soba.adapt._statistics import class_statistics, ridge_solve
 from soba.adapt._stream import PrototypeAdapter
 from soba.adapt.base import at_least_zero, one_of
 
@@ -63,7 +63,7 @@ class SOBA(PrototypeAdapter):
     >>> zero_shot = (stream @ soba.text_features.T).argmax(1)
     >>> adapted = soba.adapt(stream).argmax(1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
-    (329, 364)
+    (347, 379)
     """
 
     name: ClassVar[str] = "soba"
@@ -140,27 +140,22 @@ class SOBA(PrototypeAdapter):
 
     def _score(self, batch: Batch, features: Array) -> Array:
         assert self.statistics_ is not None
-        xp, query, alpha = batch.xp, features, self.alpha
+        xp, query = batch.xp, features
+        weight = self.alpha if self.classifier == "linear" else 1.0
         if "centre" in self.statistics_:
             query = query - self._statistic("centre", batch)
-            length = xp.sqrt(xp.vecdot(query, query))
-            query = query / xp.maximum(length, xp.asarray(1e-12, dtype=query.dtype))[:, None]
-        if "rotation" in self.statistics_:
-            query = query @ self._statistic("rotation", batch)
+            square = xp.vecdot(query, query) + 1e-24  # a feature at the centre has no direction
+            query *= (weight / xp.sqrt(square))[:, None]
+        elif "rotation" in self.statistics_:
+            query = weight * (query @ self._statistic("rotation", batch))
+        else:
+            query = weight * query
         if self.classifier != "linear":
-            return alpha * self._nearness(batch, query, self.classifier)
-        scores = self._linear(batch, query * alpha)
+            return self.alpha * self._nearness(batch, query, self.classifier)
+        scores = self._linear(batch, query)
         if "bias" in self.statistics_:
-            scores += alpha * self._statistic("bias", batch)
+            scores += self.alpha * self._statistic("bias", batch)
         return scores
-
-
-def ridge_solve(covariance: np.ndarray, samples: int, rows: np.ndarray) -> np.ndarray:
-    """rows @ ((n - 1) C + tr(C) I)^-1: the ridge precision of GDA, up to its factor d."""
-    ridge = (samples - 1) * covariance
-    ridge[np.diag_indices_from(ridge)] += np.trace(covariance)
-    solved: np.ndarray = np.linalg.solve(ridge, rows.T).T
-    return solved
 
 
 def eigenbasis(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

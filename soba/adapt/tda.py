@@ -154,11 +154,12 @@ class TDA(StreamAdapter):
         most = math.log2(self.classes) if self.entropy_norm == "log2" else math.log(self.classes)
         low, high = self.entropy_window
         entropies = clip.entropies[rows] / most
-        return rows[(low < entropies) & (entropies < high)]
+        inside = np.flatnonzero((low < entropies) & (entropies < high))
+        return rows[inside]
 
     def _masks(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
         """(m, C/8) bytes: the classes each sample votes against."""
-        probs = to_host(clip.probs[rows])  # type: ignore[index]
+        probs: np.ndarray = to_host(clip.probs[rows])  # type: ignore[index]
         low, high = self.mask_window
         masks: np.ndarray = np.packbits((low < probs) & (probs < high), axis=-1)
         return masks

@@ -1,0 +1,208 @@
+"""Speed and memory of the adapters, as ratios measured in one run on one thread.
+
+    python benchmarks/speed.py            the table of the design: minutes
+    python benchmarks/speed.py --small    a smaller version: seconds
+
+Each row prints its ratio beside its bar; the command fails if a ratio passes the bar times
+`--slack`. A ratio divides two times of the same run, taken in turns, so a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"  # before numpy starts its threads
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import soba
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from reference import ReferenceTDA
+
+
+@dataclass
+class Row:
+    what: str
+    value: float
+    bar: float
+    unit: str = "x"
+    at_least: bool = False  # the bar is a minimum
+
+    def passes(self, slack: float) -> bool:
+        return self.value * slack >= self.bar if self.at_least else self.value <= self.bar * slack
+
+    def __str__(self) -> str:
+        sign = ">=" if self.at_least else "<="
+        mark = "ok" if self.passes(1.0) else "PAST THE BAR"
+        return (
+            f"{self.what:<66}{self.value:>9.2f}{self.unit:<3} {sign} {self.bar:g}{self.unit} {mark}"
+        )
+
+
+def features(n: int, classes: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """A stream with clusters, so that all classes fill up; and text features for it."""
+    rng = np.random.default_rng(0)
+    text = rng.normal(size=(classes, width)).astype(np.float32)
+    stream = text[rng.integers(classes, size=n)] * 0.5
+    stream += rng.normal(size=(n, width)).astype(np.float32)
+    return (unit(stream), unit(text))
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def ratio(work: Callable[[], object], base: Callable[[], object], rounds: int) -> float:
+    """Median of work / base, one after the other, several times."""
+    base()
+    return float(np.median([seconds(work) / seconds(base) for _ in range(rounds)]))
+
+
+def bulk(small: bool) -> list[Row]:
+    n, classes, width = (8_000, 200, 256) if small else (50_000, 1000, 512)
+    stream, text = features(n, classes, width)
+
+    def zero_shot() -> None:
+        (stream @ text.T).argmax(axis=1)
+
+    def soba_tenths() -> None:
+        soba.SOBA(text, refresh="tenths", total=n).adapt(stream)
+
+    size = f"{n:,} x {width}, C={classes}"
+    # The small version has less to multiply for the same refreshes: its own, wider bar.
+    return [
+        Row(
+            f"SOBA.adapt, tenths, {size} / zero-shot",
+            ratio(soba_tenths, zero_shot, 3 if not small else 5),
+            4.0 if not small else 8.0,
+        )
+    ]
+
+
+def one_by_one(small: bool) -> list[Row]:
+    n, classes, width = (4_000, 200, 256) if small else (50_000, 1000, 512)
+    stream, text = features(n, classes, width)
+    adapter = soba.SOBA(text)
+    scaled = 100.0 * text
+    ours, base = np.empty(n), np.empty(n)
+    for i in range(n):
+        row = stream[i : i + 1]
+        start = time.perf_counter()
+        logits = row @ scaled.T
+        e = np.exp(logits - logits.max())
+        e /= e.sum()
+        between = time.perf_counter()
+        adapter.adapt(row)
+        ours[i], base[i] = time.perf_counter() - between, between - start
+    size = f"{n:,} rows one by one, C={classes}, growth"
+    rows = [
+        Row(
+            f"{size}: p50 / zero-shot p50",
+            np.median(ours) / np.median(base),
+            4.0 if not small else 8.0,
+        ),
+        Row(f"{size}: slowest call", ours.max() * 1e3, 150.0, "ms"),
+    ]
+    if not small:  # with few rows the refreshes are more than one in a thousand
+        p999 = np.quantile(ours, 0.999) / np.median(base)
+        rows.insert(1, Row(f"{size}: p99.9 / zero-shot p50", p999, 10.0))
+    return rows
+
+
+def tda(small: bool) -> list[Row]:
+    n, classes, width = (300, 1000, 512) if small else (6_000, 1000, 512)
+    stream, text = features(n, classes, width)
+    reference, adapter = ReferenceTDA(text), soba.TDA(text)
+    slow = seconds(lambda: setattr(reference, "out", [reference.adapt(row) for row in stream]))
+    fast = seconds(lambda: setattr(adapter, "out", adapter.adapt(stream)))
+    same = np.array(reference.out).argmax(axis=1) == adapter.out.argmax(axis=1)
+    if same.mean() < 0.999:
+        raise SystemExit(f"TDA disagrees with the reference on {(~same).sum()} of {n} rows")
+    bar = 20.0 if not small else 10.0
+    return [
+        Row(
+            f"TDA.adapt, {n:,} rows, C={classes}: times faster than dictionaries",
+            slow / fast,
+            bar,
+            "x",
+            True,
+        )
+    ]
+
+
+def memory(small: bool) -> list[Row]:
+    early, late = (20_000, 100_000) if small else (100_000, 1_000_000)
+    classes, width = (100, 64) if small else (1000, 512)
+    stream, text = features(10_000, classes, width)
+    adapter = soba.SOBA(text)
+    sizes = {}
+    for count in range(0, late, len(stream)):
+        rng = np.random.default_rng(count)
+        adapter.adapt(stream + 0.05 * rng.normal(size=stream.shape).astype(np.float32))
+        if count + len(stream) in (early, late):
+            sizes[count + len(stream)] = resident()
+    queue = adapter.queue.nbytes / (classes * 16 * width * 4)
+    return [
+        Row(
+            f"resident memory after {late:,} samples / after {early:,}",
+            sizes[late] / sizes[early],
+            1.1,
+        ),
+        Row("queue / C K d 4 bytes", queue, 1.3),
+    ]
+
+
+def resident() -> float:
+    """Bytes this process holds now (not its peak)."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def import_time(small: bool) -> list[Row]:
+    code = "import time; t = time.perf_counter(); import soba; print(time.perf_counter() - t)"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        for _ in range(5)
+    ]
+    best = min(float(run.stdout) for run in runs)
+    return [Row("import soba (with numpy)", best, 0.3, "s")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--slack", type=float, default=1.0, help="fail past the bar times this")
+    parser.add_argument(
+        "--only", default="bulk,one_by_one,tda,memory,import_time", help="parts, comma-separated"
+    )
+    arguments = parser.parse_args()
+    failed = []
+    for name in arguments.only.split(","):
+        for row in globals()[name](arguments.small):
+            print(row, flush=True)
+            if not row.passes(arguments.slack):
+                failed.append(row.what)
+    if failed:
+        sys.exit(f"past the bar: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

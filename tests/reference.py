@@ -1,0 +1,178 @@
+"""Slow and obvious: the methods with loops and dictionaries, one sample at a time, in float64.
+
+Written from the papers' algorithms, sharing no code with soba/, to compare it with.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def unit(v):
+    v = np.asarray(v, np.float64)
+    return v / np.sqrt((v * v).sum(axis=-1, keepdims=True))
+
+
+def clip(feature, text, scale):
+    """(feature, logits, label, entropy, probabilities) of one sample under frozen CLIP."""
+    f = unit(feature)
+    z = scale * (unit(text) @ f)
+    p = np.exp(z - z.max())
+    p = p / p.sum()
+    entropy = -sum(float(q) * math.log(q) for q in p if q > 0)
+    return f, z, int(z.argmax()), entropy, p
+
+
+class ReferenceQueue:
+    """Algorithm 2 of the paper: replace the largest entropy if the new one is smaller."""
+
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.classes = {}
+
+    def update(self, feature, label, entropy, id_):
+        items = self.classes.setdefault(label, [])
+        if any(item[1] == id_ for members in self.classes.values() for item in members):
+            return
+        if self.capacity is None or len(items) < self.capacity:
+            items.append((entropy, id_, feature))
+            return
+        worst = max(range(len(items)), key=lambda i: items[i][:2])
+        if (entropy, id_) < items[worst][:2]:
+            items[worst] = (entropy, id_, feature)
+
+    def members(self):
+        """{class: ids, surest first}."""
+        return {
+            k: [i[1] for i in sorted(v, key=lambda i: i[:2])] for k, v in self.classes.items() if v
+        }
+
+
+def boundaries(refresh, classes, total):
+    """All sample numbers up to `total` after which statistics refresh."""
+    if refresh == "tenths":
+        return {math.ceil(j * total / 10) for j in range(1, 11)}
+    if refresh == "growth":
+        found, at = set(), max(classes, 64)
+        while at <= total:
+            found.add(at)
+            at = (11 * at + 9) // 10
+        return found
+    return set(range(refresh, total + 1, refresh))
+
+
+class ReferencePrototypes:
+    """NCM and SOBA, all readings and classifiers."""
+
+    def __init__(
+        self, text, scale=100.0, capacity=16, alpha=15.0, reading="whitened", classifier="linear"
+    ):
+        self.text, self.scale, self.alpha = text, scale, alpha
+        self.reading, self.classifier = reading, classifier
+        self.queue = ReferenceQueue(capacity)
+        self.model = None
+
+    def run(self, stream, refresh="tenths"):
+        at = boundaries(refresh, len(self.text), len(stream))
+        out = []
+        for number, sample in enumerate(stream, start=1):
+            f, z, label, entropy, _ = clip(sample, self.text, self.scale)
+            self.queue.update(f, label, entropy, number - 1)
+            if number in at:
+                self.refresh()
+            out.append(z + self.scores(f))
+        return np.array(out)
+
+    def refresh(self):
+        groups = {k: np.array([i[2] for i in v]) for k, v in self.queue.classes.items() if v}
+        self.model = None
+        if len(groups) < 2:
+            return
+        means = {k: rows.mean(axis=0) for k, rows in groups.items()}
+        d = self.text.shape[1]
+        cov = np.zeros((d, d))
+        for k, rows in groups.items():
+            for row in rows:
+                cov += np.outer(row - means[k], row - means[k]) / len(rows)
+        cov /= len(groups)
+        n = sum(len(rows) for rows in groups.values())
+        if np.trace(cov) <= 0 and self.reading in ("whitened", "gda", "literal"):
+            return
+        values, vectors = np.linalg.eigh(cov)
+        vectors = vectors[:, np.argsort(-values)]
+        values = np.sort(values)[::-1]
+        for j in range(d):
+            if vectors[np.abs(vectors[:, j]).argmax(), j] < 0:
+                vectors[:, j] *= -1
+        a = d / ((n - 1) * values + values.sum())
+        precision = vectors @ np.diag(a) @ vectors.T
+        g = sum(means.values()) / len(means)
+        self.model = (means, vectors, precision, g)
+
+    def scores(self, f):
+        if self.model is None:
+            return np.zeros(len(self.text))
+        means, Q, A, g = self.model
+        query, bias = f, {k: 0.0 for k in means}
+        if self.reading == "whitened":
+            query, hat = unit(f - g), {k: unit(A @ (m - g)) for k, m in means.items()}
+        elif self.reading == "gda":
+            hat = {k: A @ m for k, m in means.items()}
+            bias = {k: -m @ A @ m / 2 for k, m in means.items()}
+        elif self.reading == "literal":
+            hat = {k: m @ Q for k, m in means.items()}
+        elif self.reading == "dual":
+            query, hat = f @ Q, {k: m @ Q for k, m in means.items()}
+        elif self.reading == "ncm":
+            hat = {k: unit(m) for k, m in means.items()}
+        else:  # NCM's distances are to the means themselves
+            hat = means
+        seen = {}
+        for k, h in hat.items():
+            if self.classifier == "linear":
+                seen[k] = query @ h + bias[k]
+            elif self.classifier == "l1":
+                seen[k] = -np.abs(query - h).sum()
+            else:
+                seen[k] = -np.sqrt(((query - h) ** 2).sum())
+        rest = sum(seen.values()) / len(seen)
+        return self.alpha * np.array([seen.get(k, rest) for k in range(len(self.text))])
+
+
+class ReferenceTDA:
+    """TDA with dictionaries of lists, as its official code has it; `adapt` takes one sample."""
+
+    def __init__(self, text, scale=100.0, alpha=2.0, beta=5.0, log=math.log2):
+        self.text, self.scale, self.alpha, self.beta = unit(text), scale, alpha, beta
+        self.log = log
+        self.positive, self.negative = {}, {}
+
+    def adapt(self, sample):
+        f, z, label, entropy, p = clip(sample, self.text, self.scale)
+        self.put(self.positive, label, (entropy, f), 3)
+        if 0.2 < entropy / self.log(len(self.text)) < 0.5:
+            self.put(self.negative, label, (entropy, f, p), 2)
+        out = z.copy()
+        keys = np.array([item[1] for k in sorted(self.positive) for item in self.positive[k]])
+        values = np.zeros((len(keys), len(z)))
+        values[
+            np.arange(len(keys)), [k for k in sorted(self.positive) for _ in self.positive[k]]
+        ] = 1.0
+        out += self.alpha * np.exp(-self.beta * (1 - keys @ f)) @ values
+        if self.negative:
+            items = [item for k in sorted(self.negative) for item in self.negative[k]]
+            keys = np.array([item[1] for item in items])
+            masks = np.array([(item[2] > 0.03) & (item[2] < 1.0) for item in items], float)
+            out -= 0.117 * np.exp(-1.0 * (1 - keys @ f)) @ masks
+        return out
+
+    @staticmethod
+    def put(cache, label, item, capacity):
+        items = cache.setdefault(label, [])
+        if len(items) < capacity:
+            items.append(item)
+        elif item[0] < items[-1][0]:
+            items[-1] = item
+        items.sort(key=lambda i: i[0])
