@@ -40,16 +40,14 @@ class IdSet:
 
     def contains(self, ids: np.ndarray) -> np.ndarray:
         """(n,) ids -> (n,) bool."""
-        if self._pending and len(ids) > 1:
+        if len(ids) == 1 and int(ids[0]) in self._pending:
+            return np.ones(1, bool)
+        if len(ids) > 1:
             self._settle()
-        starts, ends = self._intervals[:, 0], self._intervals[:, 1]
-        where = starts.searchsorted(ids, side="right") - 1
-        if len(starts) == 0:
-            inside = np.zeros(len(ids), bool)
-        else:
-            inside = (where >= 0) & (ids < ends[where])
-        if self._pending:
-            inside |= int(ids[0]) in self._pending
+        if len(self._intervals) == 0:
+            return np.zeros(len(ids), bool)
+        where = self._intervals[:, 0].searchsorted(ids, side="right") - 1
+        inside: np.ndarray = (where >= 0) & (ids < self._intervals[where, 1])
         return inside
 
     def add(self, ids: np.ndarray) -> None:

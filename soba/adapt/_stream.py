@@ -167,7 +167,9 @@ class PrototypeAdapter(StreamAdapter):
 
     def _settle(self) -> None:
         """Refresh the statistics now."""
-        self.statistics_ = self._statistics()
+        found = self._statistics()
+        # In one memory layout, as a state file gives it back: products round by layout.
+        self.statistics_ = found and {k: np.ascontiguousarray(a) for k, a in found.items()}
         self._due = self._schedule.next_after(self.count)
 
     def _add_scores(self, batch: Batch, clip: Clip, start: int, stop: int) -> None:

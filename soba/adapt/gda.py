@@ -60,7 +60,7 @@ class GDA(FewShotAdapter):
         if not np.trace(covariance) > 0.0:
             raise ValueError("the labelled samples have no scatter within their classes")
         weights = self.width * ridge_solve(covariance, len(rows), means)
-        self._weights = weights.astype(np.float32)
+        self._weights = weights.astype(np.float32, order="C")
         bias = -np.log(self.classes) - 0.5 * (weights * means).sum(axis=1)
         self._bias = bias.astype(np.float32)
 

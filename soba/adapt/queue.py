@@ -297,6 +297,8 @@ class EntropyQueue:
         extra: np.ndarray,
     ) -> None:
         """Sort the new rows together with the members of their classes; keep the first of each."""
+        if self.capacity is None:
+            self._grow(int((self.sizes + np.bincount(labels, minlength=self.classes)).max()))
         touched = np.zeros(self.classes, bool)
         touched[labels] = True
         old_label, old_rank = np.nonzero(self.filled & touched[:, None])
@@ -319,9 +321,7 @@ class EntropyQueue:
             order = np.lexsort((all_ids, all_entropies, all_labels))
         found = np.bincount(all_labels, minlength=self.classes)
         rank = np.arange(len(order)) - (np.cumsum(found) - found)[all_labels[order]]
-        if self.capacity is None:
-            self._grow(int(found.max()))
-        else:
+        if self.capacity is not None:
             order, rank = order[rank < self.capacity], rank[rank < self.capacity]
         label = all_labels[order]
         # Members stay in their slots; the new ones fill, class by class, the slots without one.

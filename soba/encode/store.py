@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -285,10 +286,13 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
 
 def _read_npz(file: Path) -> dict[str, Any]:
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            known = {field.name for field in dataclasses.fields(FeatureSet)}
-            found = {name: archive[name] for name in archive.files if name in known}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        with file.open("rb") as raw, zipfile.ZipFile(raw) as archive:
+            found = {}
+            for field in dataclasses.fields(FeatureSet):
+                if f"{field.name}.npy" in archive.namelist():
+                    with archive.open(f"{field.name}.npy") as member:
+                        found[field.name] = np.lib.format.read_array(member, allow_pickle=False)
+    except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{file}: not a readable .npz feature file ({error})") from error
     return {name: value.item() if value.ndim == 0 else value for name, value in found.items()}
 

@@ -1,0 +1,390 @@
+"""The contract every adapter passes, as checks that other people's adapters can run too.
+
+>>> import soba
+>>> check_adapter(soba.ZeroShot)
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from soba.adapt._few_shot import FewShotAdapter
+from soba.adapt._stream import StreamAdapter
+from soba.adapt.base import Adapter
+
+ROUNDING = 1e-5  # of the size of the logits: what a float product may differ by
+
+
+def example_stream(
+    n: int = 240, classes: int = 6, width: int = 24, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels and text that look like CLIP's: a cone, classes on it, a modality gap."""
+    rng = np.random.default_rng(seed)
+    centre, gap = 2.0 * rng.normal(size=width), rng.normal(size=width)
+    means = rng.normal(size=(classes, width))
+    labels = rng.integers(classes, size=n)
+    noise = rng.normal(size=(n, width)) * np.linspace(0.3, 1.5, width)
+    features = centre + means[labels] + noise
+    text = centre + gap + means + 0.8 * rng.normal(size=(classes, width))
+    return _unit(features), labels, _unit(text)
+
+
+@dataclass
+class Case:
+    """An adapter class to check, with the arrays it is checked on."""
+
+    cls: type[Adapter]
+    convert: Callable[[np.ndarray], Any] = np.asarray
+    dtype: str = "float32"
+    params: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.features, self.labels, self.text = example_stream()
+        self.shots, self.shot_labels, _ = example_stream(n=60)
+        self.shots[:6], self.shot_labels[:6] = self.features[:6], np.arange(6)
+
+    def make(self) -> Any:
+        """A new adapter, fitted if it is of that kind. A low scale leaves some doubt in it."""
+        made = self.cls(self.array(self.text), **({"scale": 20.0} | self.params))
+        if isinstance(made, FewShotAdapter):
+            made.fit(self.array(self.shots), self.shot_labels)
+        return made
+
+    def array(self, rows: np.ndarray) -> Any:
+        """Host values as the kind of array under check."""
+        return self.convert(rows.astype(self.dtype))
+
+    @property
+    def stream(self) -> Any:
+        return self.array(self.features)
+
+
+def check_adapter(
+    cls: type[Adapter],
+    *,
+    convert: Callable[[np.ndarray], Any] = np.asarray,
+    dtype: str = "float32",
+    **params: Any,
+) -> None:
+    """Run all checks on an adapter class; raises AssertionError with what does not hold.
+
+    `convert` makes the arrays to check with (`torch.asarray`, say), `params` are
+    hyper-parameters for the constructor.
+    """
+    for check in CHECKS:
+        check(Case(cls, convert, dtype, params))
+
+
+def check_shapes_and_kinds(case: Case) -> None:
+    """(n, d) -> (n, C), (d,) -> (C,), nothing -> nothing, of the same array kind."""
+    adapter, stream = case.make(), case.stream
+    for verb in (adapter.adapt, adapter.predict, adapter.predict_proba):
+        out = verb(stream[:5])
+        assert type(out) is type(stream), f"{type(stream)} in, {type(out)} out"
+        assert tuple(out.shape) == (5, 6)
+        assert tuple(verb(stream[0]).shape) == (6,)
+        assert tuple(verb(stream[:0]).shape) == (0, 6)
+    _close(adapter.predict_proba(stream).sum(-1), np.ones(len(stream)), "probabilities")
+
+
+def check_top(case: Case) -> None:
+    """`top` agrees with `predict_proba`."""
+    adapter = case.make()
+    probabilities = _host(adapter.predict_proba(case.stream))
+    classes, chances = adapter.top(case.stream, 3)
+    expected = np.sort(probabilities, axis=1)[:, ::-1][:, :3]
+    assert np.array_equal(_host(chances), expected)
+    assert np.array_equal(np.take_along_axis(probabilities, _host(classes), 1), expected)
+    _raises(ValueError, adapter.top, case.stream, 7)
+
+
+def check_constructor(case: Case) -> None:
+    """Parameters read back as given, survive JSON, and show in repr."""
+    adapter = case.make()
+    assert json.loads(json.dumps(adapter.params)) == adapter.params
+    again = type(adapter)(case.array(case.text), **adapter.params)
+    assert again.params == adapter.params
+    assert type(adapter).__name__ in repr(adapter)
+    for bad, kind in (
+        (np.zeros((0, 4)), ValueError),
+        (np.zeros((2, 4)), ValueError),
+        (np.ones(4), ValueError),
+        (np.array([[1.0, np.nan]]), ValueError),
+        (np.ones((2, 4), int), TypeError),
+    ):
+        _raises(kind, case.cls, bad, **case.params)
+    _raises(ValueError, case.cls, case.array(case.text), **(case.params | {"scale": -1.0}))
+
+
+def check_predict_is_pure(case: Case) -> None:
+    """predict, predict_proba and top change nothing."""
+    adapter = case.make()
+    adapter.adapt(case.stream[:150])
+    before = adapter.state()
+    adapter.predict(case.stream)
+    adapter.predict_proba(case.stream)
+    adapter.top(case.stream, 2)
+    assert_same_state(adapter.state(), before)
+
+
+def check_input_is_untouched(case: Case) -> None:
+    """The caller's arrays stay as they were."""
+    stream = case.stream
+    before = _host(stream).copy()
+    case.make().adapt(stream)
+    assert np.array_equal(_host(stream), before)
+
+
+def check_same_calls_same_bits(case: Case) -> None:
+    """The same calls give the same bits."""
+    one, other = case.make(), case.make()
+    for part in (slice(0, 70), slice(70, 71), slice(71, 240)):
+        assert np.array_equal(
+            _host(one.adapt(case.stream[part])), _host(other.adapt(case.stream[part]))
+        )
+    assert_same_state(one.state(), other.state())
+
+
+def check_cuts(case: Case) -> None:
+    """However a stream is cut into calls: same logits up to rounding, same samples kept."""
+    whole = case.make()
+    expected = _host(whole.adapt(case.stream))
+    rng = np.random.default_rng(0)
+    for cuts in (range(1, 240), np.sort(rng.choice(240, 9)), [63, 64, 65, 128]):
+        adapter = case.make()
+        edges = [0, *(int(cut) for cut in cuts), 240]
+        parts = [_host(adapter.adapt(case.stream[a:b])) for a, b in itertools.pairwise(edges)]
+        _close(np.concatenate(parts), expected, "logits of a stream cut into calls")
+        assert_same_samples(adapter, whole)
+
+
+def check_known_ids(case: Case) -> None:
+    """A sample whose id is known changes nothing; without ids samples count up."""
+    adapter, ids = case.make(), np.arange(1000, 1240)
+    adapter.adapt(case.stream, ids=ids)
+    before = adapter.state()
+    adapter.adapt(case.stream[40:90], ids=ids[40:90])
+    adapter.adapt(case.stream[3], ids=ids[3:4])
+    assert_same_state(adapter.state(), before)
+    if isinstance(adapter, StreamAdapter):
+        assert adapter.count == 240
+        adapter.adapt(case.stream[:7])
+        assert adapter.count == 247, "default ids collided with the ones given"
+
+
+def check_save_and_load(case: Case) -> None:
+    """Saved in the middle of a stream, loaded and continued = never stopped, to the bit."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        steady, interrupted = case.make(), case.make()
+        for adapter in (steady, interrupted):
+            adapter.adapt(case.stream[:100])
+        interrupted.save(path)
+        loaded = case.cls.load(path, text=case.array(case.text), scale=interrupted.scale)
+        assert_same_state(loaded.state(), steady.state())
+        for part in (slice(100, 101), slice(101, 240)):
+            expected = _host(steady.adapt(case.stream[part]))
+            assert np.array_equal(_host(loaded.adapt(case.stream[part])), expected)
+        assert_same_state(loaded.state(), steady.state())
+        _raises(ValueError, case.cls.load, path, scale=7.0, naming="state.safetensors")
+        other_text = case.array(case.text[::-1].copy())
+        _raises(ValueError, case.cls.load, path, other_text, naming="state.safetensors")
+
+
+def check_damaged_files(case: Case) -> None:
+    """A file cut short or with a flipped bit raises an error that names the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        adapter = case.make()
+        adapter.adapt(case.stream)
+        adapter.save(path)
+        content = path.read_bytes()
+        rng = np.random.default_rng(0)
+        for length in range(0, len(content), max(64, len(content) // 512 // 64 * 64)):
+            path.write_bytes(content[:length])
+            _raises(ValueError, case.cls.load, path, naming="state.safetensors")
+        for at in rng.integers(len(content), size=100):
+            flipped = bytearray(content)
+            flipped[at] ^= 1 << int(rng.integers(8))
+            path.write_bytes(flipped)
+            _raises(ValueError, case.cls.load, path, naming="state.safetensors")
+
+
+def check_clone_and_reset(case: Case) -> None:
+    """A clone goes its own way; reset forgets what the stream taught."""
+    adapter = case.make()
+    fresh = adapter.state()
+    adapter.adapt(case.stream[:100])
+    middle = adapter.state()
+    clone = adapter.clone()
+    clone.adapt(case.stream[100:])
+    assert_same_state(adapter.state(), middle)
+    if not isinstance(adapter, FewShotAdapter):  # there, reset forgets the labels as well
+        assert_same_state(adapter.reset().state(), fresh)
+
+
+def check_merge(case: Case) -> None:
+    """Two halves merged, in either order = the whole; copies of images included."""
+    whole = case.make()
+    if not isinstance(whole, StreamAdapter):
+        return
+    features = case.features.copy()
+    features[120:180] = features[:60]  # copies, with ids of their own
+    stream, ids = case.array(features), np.arange(240)
+    whole.adapt(stream, ids=ids)
+
+    def half(chosen: np.ndarray) -> Any:
+        part = case.make()
+        for at in np.array_split(chosen, 7):
+            part.adapt(stream[at[0] : at[-1] + 1], ids=ids[at])
+        return part
+
+    first, second = np.arange(120), np.arange(120, 240)
+    ab = half(first).merge(half(second))
+    ba = half(second).merge(half(first))
+    assert ab.count == ba.count == whole.count
+    for merged in (ab, ba):
+        assert_same_samples(merged, whole)
+    assert_same_state(ab.state(), ba.state(), rounding=True)
+    before = ab.state()
+    assert_same_state(ab.merge(ba).state(), before, rounding=True)  # once more changes nothing
+    arrays = half(first).state()["arrays"]
+    held = next(a for name, a in arrays.items() if name.endswith(".ids"))[:1]
+    clash = case.make()
+    clash.adapt(stream[200:201], ids=held)  # another sample under the id of one that is kept
+    _raises(ValueError, half(first).merge, clash)
+
+
+def check_with_text(case: Case) -> None:
+    """The same text changes nothing; other classes get the same samples."""
+    adapter = case.make()
+    adapter.adapt(case.stream)
+    same = adapter.with_text(case.array(case.text))
+    assert_same_state(same.state(), adapter.state())
+    assert_same_state(adapter.with_text(adapter.text_features).state(), adapter.state())
+    renamed = case.text + 0.01 * np.random.default_rng(0).normal(size=case.text.shape)
+    assert tuple(adapter.with_text(case.array(renamed)).predict(case.stream).shape) == (240, 6)
+    fewer = case.array(case.text[:4])
+    if isinstance(adapter, FewShotAdapter):
+        _raises(ValueError, adapter.with_text, fewer)
+        return
+    shrunk = adapter.with_text(fewer)
+    assert tuple(shrunk.adapt(case.stream[:9]).shape) == (9, 4)
+    if isinstance(adapter, StreamAdapter):
+        assert adapter.with_text(fewer).count == adapter.count
+    _raises(ValueError, adapter.with_text, case.array(case.text[:, :5].copy()))
+
+
+def check_bad_input(case: Case) -> None:
+    """Bad input raises ValueError or TypeError, and the state is as before."""
+    adapter, width = case.make(), case.text.shape[1]
+    adapter.adapt(case.stream[:100])
+    before = adapter.state()
+    good = case.features[:3]
+
+    def spoiled(value: float) -> np.ndarray:
+        rows = good.copy()
+        rows[1, :] = value
+        return rows
+
+    for bad in (
+        case.array(good[:, :5].copy()),
+        case.array(spoiled(np.nan)),
+        case.array(spoiled(np.inf)),
+        case.array(spoiled(0.0)),
+        case.convert(np.ones((3, width), int)),
+        np.full((3, width), None),
+        case.array(np.ones((2, 2, 2, width))),
+        case.array(np.ones((2, 0, width))),
+        np.float32(1.0),
+    ):
+        for verb in (adapter.adapt, adapter.predict):
+            _raises((ValueError, TypeError), verb, bad)
+    for ids in ([1, 1, 2], [1, 2], [0.5, 1.5, 2.5], [[1, 2, 3]], [1, 2, 2**63 - 1]):
+        _raises((ValueError, TypeError), adapter.adapt, case.array(good), ids=ids)
+    assert_same_state(adapter.state(), before)
+
+
+def check_views(case: Case) -> None:
+    """(n, V, d): views that are all alike give the answer of the plain feature."""
+    plain, viewed = case.make(), case.make()
+    views = np.repeat(case.features[:, None, :], 10, axis=1)
+    for part in (slice(0, 150), slice(150, 240)):
+        expected = _host(plain.adapt(case.stream[part]))
+        _close(_host(viewed.adapt(case.array(views[part]))), expected, "logits of equal views")
+    _close(_host(viewed.predict(case.array(views))), _host(plain.predict(case.stream)), "views")
+
+
+CHECKS: tuple[Callable[[Case], None], ...] = (
+    check_shapes_and_kinds,
+    check_top,
+    check_constructor,
+    check_predict_is_pure,
+    check_input_is_untouched,
+    check_same_calls_same_bits,
+    check_cuts,
+    check_known_ids,
+    check_save_and_load,
+    check_damaged_files,
+    check_clone_and_reset,
+    check_merge,
+    check_with_text,
+    check_bad_input,
+    check_views,
+)
+
+
+def assert_same_state(one: dict[str, Any], other: dict[str, Any], rounding: bool = False) -> None:
+    """Two states are equal: to the bit, or up to the rounding of float products."""
+    assert one["meta"] == other["meta"], f"{one['meta']} != {other['meta']}"
+    assert one["arrays"].keys() == other["arrays"].keys()
+    for name, array in one["arrays"].items():
+        theirs = other["arrays"][name]
+        if rounding and array.dtype.kind == "f":
+            _close(array, theirs, name, tolerance=1e-3)
+        else:
+            assert array.dtype == theirs.dtype and np.array_equal(array, theirs), f"{name} differs"
+
+
+def assert_same_samples(one: Adapter, other: Adapter) -> None:
+    """Two adapters keep the same samples and have counted the same ones."""
+    mine, theirs = one.state()["arrays"], other.state()["arrays"]
+    for name in mine:
+        if name == "seen" or name.endswith((".ids", ".labels")):
+            assert np.array_equal(mine[name], theirs[name]), f"{name} differs"
+
+
+def _close(found: Any, expected: Any, what: str, tolerance: float = ROUNDING) -> None:
+    found, expected = np.asarray(_host(found), float), np.asarray(_host(expected), float)
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}"
+    size = max(float(np.abs(expected).max(initial=0.0)), 1e-30)
+    gap = float(np.abs(found - expected).max(initial=0.0))
+    assert gap <= tolerance * size, f"{what}: off by {gap / size:.1e} of their size"
+
+
+def _raises(
+    kinds: Any, call: Callable[..., Any], *args: Any, naming: str = "", **kwargs: Any
+) -> None:
+    try:
+        call(*args, **kwargs)
+    except kinds as error:
+        assert naming in str(error), f"the error does not name {naming}: {error}"
+        return
+    raise AssertionError(f"no error where one of {kinds} was due")
+
+
+def _host(array: Any) -> np.ndarray:
+    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    unit: np.ndarray = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    return unit

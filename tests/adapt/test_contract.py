@@ -1,0 +1,70 @@
+"""Every registered adapter passes the public contract, on every array kind."""
+
+import numpy as np
+import pytest
+import torch
+
+import soba
+from soba.registry import adapter_class
+from soba.testing import CHECKS, Case, check_adapter
+
+KINDS = {"numpy": np.asarray, "torch": torch.asarray}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", soba.list_adapters())
+def test_contract(name, kind, dtype, check):
+    check(Case(adapter_class(name), KINDS[kind], dtype))
+
+
+VARIANTS = [
+    ("soba", {"reading": reading, "classifier": classifier})
+    for reading in ("whitened", "gda", "dual", "ncm")  # "literal": see test_soba.py
+    for classifier in ("linear", "l1", "l2")
+    # Distances to GDA's weights are not distances in feature space: they cancel to noise.
+    if (reading, classifier) != ("gda", "l1")
+] + [
+    ("ncm", {"metric": "l1", "refresh": 7}),
+    ("ncm", {"metric": "l2", "capacity": None}),
+    ("soba", {"refresh": "tenths", "total": 240}),
+    ("soba", {"capacity": None, "refresh": 1}),
+    ("soba", {"capacity": 1, "refresh": 50}),
+    ("tda", {"entropy_norm": "ln", "capacity": 1}),
+    ("tda", {"negative_alpha": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS, ids=str)
+def test_contract_of_variants(name, params):
+    check_adapter(adapter_class(name), **params)
+
+
+@pytest.mark.parametrize("name", soba.list_adapters())
+def test_numpy_and_torch_agree(name):
+    one = Case(adapter_class(name), np.asarray)
+    other = Case(adapter_class(name), torch.asarray)
+    a, b = one.make(), other.make()
+    for part in (slice(0, 100), slice(100, 101), slice(101, 240)):
+        ours, theirs = a.adapt(one.stream[part]), b.adapt(other.stream[part]).numpy()
+        np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(ours).max())
+
+
+def test_bfloat16_and_gradients():
+    case = Case(soba.SOBA)
+    stream = torch.asarray(case.features).bfloat16().requires_grad_()
+    assert soba.SOBA(torch.asarray(case.text)).adapt(stream).dtype == torch.float32
+
+
+def test_a_broken_adapter_is_found_out():
+    class Leaky(soba.NCM):
+        """Learns in predict."""
+
+        name = "ncm"
+
+        def _predict(self, batch):
+            return self._adapt(batch, None)
+
+    with pytest.raises(AssertionError):
+        check_adapter(Leaky)

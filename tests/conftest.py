@@ -1,0 +1,47 @@
+"""Shared fixtures, and the rule that nothing is skipped unseen."""
+
+from __future__ import annotations
+
+import os
+
+# Small products gain nothing from threads, and spinning threads slow a busy machine down.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+REAL_DATA = Path(os.environ.get("SOBA_REAL_DATA", ROOT.parent / "shared" / "data"))
+
+
+@pytest.fixture(params=["clip_rn50", "clip_vitb32"])
+def whurs19(request):
+    """Path of real CLIP features."""
+    path = REAL_DATA / "whurs19" / f"{request.param}.npz"
+    if not path.is_file():
+        pytest.skip(f"no real features at {path}; set SOBA_REAL_DATA")
+    return path
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("SOBA_LONG") == "1":
+        return
+    items[:] = [item for item in items if "long" not in item.keywords]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and os.environ.get("SOBA_NO_SKIP") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped where SOBA_NO_SKIP=1: {report.longrepr[-1]}"
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        reasons = sorted({str(report.longrepr[-1]) for report in skipped})
+        terminalreporter.write_line(f"{len(skipped)} tests skipped: {'; '.join(reasons)}")

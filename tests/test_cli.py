@@ -1,0 +1,163 @@
+"""The command as a person runs it: in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import soba
+from soba.testing import example_stream
+
+FEATURES, LABELS, TEXT = example_stream(n=120, classes=5, width=12)
+
+
+def run(*arguments, code=0):
+    command = [sys.executable, "-m", "soba.cli", *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={"COLUMNS": "120", "PATH": ""}
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "features.npz"
+    np.savez(path, image_features=FEATURES, text_features=TEXT, labels=LABELS)
+    return path
+
+
+def test_eval_prints_a_table_and_writes_records(file, tmp_path):
+    out = run("eval", file, "--orders", 2, "--json", tmp_path / "out.json")
+    for word in (
+        "zero-shot",
+        "ncm",
+        "soba",
+        "tda",
+        "top-1",
+        "gain",
+        "calibration error",
+        "seconds",
+    ):
+        assert word in out
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert len(found["records"]) == 8
+    assert {"method", "seed", "accuracy", "seconds"} <= set(found["records"][0])
+    by_method = {row["method"]: row for row in found["summary"]}
+    assert f"{by_method['soba']['accuracy_mean']:.2f}" in out
+    assert all(0 <= record["accuracy"] <= 100 for record in found["records"])
+    params = next(r for r in found["records"] if r["method"] == "soba")["hyper_parameters"]
+    assert (params["capacity"], params["alpha"], params["refresh"], params["total"]) == (
+        16,
+        15.0,
+        "tenths",
+        120,
+    )
+
+
+def test_eval_options_reach_the_methods(file, tmp_path):
+    path = tmp_path / "out.json"
+    run(
+        "eval",
+        file,
+        "--methods",
+        "soba,tda",
+        "--orders",
+        1,
+        "--alpha",
+        3,
+        "--beta",
+        2,
+        "--capacity",
+        4,
+        "--reading",
+        "gda",
+        "--refresh",
+        10,
+        "--json",
+        path,
+    )
+    soba_record, tda_record = json.loads(path.read_text())["records"]
+    params = soba_record["hyper_parameters"]
+    assert (params["alpha"], params["capacity"], params["reading"], params["refresh"]) == (
+        3.0,
+        4,
+        "gda",
+        10,
+    )
+    params = tda_record["hyper_parameters"]
+    assert (params["alpha"], params["beta"], params["capacity"]) == (3.0, 2.0, 4)
+    run(
+        "eval",
+        file,
+        "--methods",
+        "soba",
+        "--orders",
+        1,
+        "--capacity",
+        "full",
+        "--refresh",
+        "growth",
+        "--json",
+        path,
+    )
+    assert json.loads(path.read_text())["records"][0]["hyper_parameters"]["capacity"] is None
+
+
+def test_eval_few_shot(file, tmp_path):
+    path = tmp_path / "out.json"
+    run(
+        "eval",
+        file,
+        "--methods",
+        "gda,tip-adapter",
+        "--orders",
+        1,
+        "--support",
+        file,
+        "--val",
+        file,
+        "--json",
+        path,
+    )
+    assert [r["tuned_on"] for r in json.loads(path.read_text())["records"]] == ["validation"] * 2
+
+
+def test_bad_input_is_one_line_and_exit_code_2(file, tmp_path):
+    for arguments, problem in (
+        (["eval", tmp_path / "none.npz"], "no such file"),
+        (["eval", file, "--methods", "sobba"], "Did you mean 'soba'"),
+        (["eval", file, "--methods", ","], "--methods is empty"),
+        (["eval", file, "--methods", "soba,soba"], "twice"),
+        (["eval", file, "--methods", "gda"], "--support FILE"),
+        (["eval", file, "--reading", "loose"], "reading must be one of"),
+        (["eval", file, "--refresh", "hourly"], "--refresh takes"),
+        (["eval", file, "--capacity", "0"], "--capacity takes"),
+        (["eval", file, "--methods", "zero-shot", "--alpha", "3"], "none of zero-shot has a alpha"),
+        (["eval", file, "--json", tmp_path / "no" / "out.json"], "folder does not exist"),
+        (["eval", file, "--orders", "0"], "--orders"),
+        (["eval"], "Missing argument"),
+        (["evaluate"], "No such command"),
+    ):
+        assert problem in run(*arguments, code=2)
+    spoiled = FEATURES.copy()
+    spoiled[3] = np.nan
+    np.savez(tmp_path / "nan.npz", image_features=spoiled, text_features=TEXT, labels=LABELS)
+    out = run("eval", tmp_path / "nan.npz", code=2)
+    assert "nan.npz" in out
+    assert "row 3" in out
+
+
+def test_methods_and_help():
+    out = run("methods")
+    assert all(name in out for name in soba.list_adapters())
+    assert "few-shot labels" in out
+    assert soba.__version__ in run("--version")
+    help_text = run("eval", "--help")
+    assert all(
+        option in help_text
+        for option in ("--methods", "--orders", "--alpha", "--reading", "--json")
+    )
