@@ -21,7 +21,8 @@ def clip(feature, text, scale):
     z = scale * (unit(text) @ f)
     p = np.exp(z - z.max())
     p = p / p.sum()
-    entropy = -sum(float(q) * math.log(q) for q in p if q > 0)
+    sure = p[p > 0]
+    entropy = -float((sure * np.log(sure)).sum())
     return f, z, int(z.argmax()), entropy, p
 
 

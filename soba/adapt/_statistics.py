@@ -33,8 +33,8 @@ def class_statistics(queue: EntropyQueue, *, covariance: bool = True) -> ClassSt
     means = np.empty((len(seen), width))
     scatter = np.zeros((width, width))
     stored = queue.features.reshape(-1, width)
-    residuals = np.empty((max(_PRODUCT_ROWS, int(sizes.max(initial=0))), width), np.float32)
-    used = 0
+    most, used = int(sizes.max(initial=1)), 0
+    residuals = np.empty((max(_PRODUCT_ROWS, most), width), np.float32)
     for size in np.unique(sizes).tolist():  # classes of one size make a rectangle
         members = np.flatnonzero(sizes == size)
         step = max(1, _BLOCK_ROWS // size)
@@ -51,11 +51,13 @@ def class_statistics(queue: EntropyQueue, *, covariance: bool = True) -> ClassSt
             means[block] = mean[:, 0]
             if covariance and size > 1:
                 rows -= mean
-                rows *= np.float32(size**-0.5)
+                if size < most:  # weights 1/n_k, in units of 1/most: full classes need none
+                    rows *= np.float32((most / size) ** 0.5)
                 used += at.size
     if used:
         scatter += residuals[:used].T @ residuals[:used]
-    return ClassStatistics(seen, sizes, means, scatter / max(len(seen), 1))
+    scatter /= most * max(len(seen), 1)
+    return ClassStatistics(seen, sizes, means, scatter)
 
 
 def ridge_solve(covariance: np.ndarray, samples: int, rows: np.ndarray) -> np.ndarray:

@@ -314,11 +314,11 @@ class EntropyQueue:
             out[~stored] = features[rows[~stored] - old]
             return out
 
-        order = np.lexsort((all_ids, all_entropies, all_labels))
+        order = _canonical_order(all_labels, all_entropies, all_ids)
         if self.twin_tolerance and self._settle_twins(
             order, all_labels, all_entropies, all_ids, feature_rows
         ):
-            order = np.lexsort((all_ids, all_entropies, all_labels))
+            order = _canonical_order(all_labels, all_entropies, all_ids)
         found = np.bincount(all_labels, minlength=self.classes)
         rank = np.arange(len(order)) - (np.cumsum(found) - found)[all_labels[order]]
         if self.capacity is not None:
@@ -379,6 +379,18 @@ class EntropyQueue:
         items = self.arrays()
         self._allocate(_roomy(slots))
         self._fill(items)
+
+
+def _canonical_order(labels: np.ndarray, entropies: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """np.lexsort((ids, entropies, labels)), which is three slow sorts, by one and a half."""
+    order = np.argsort(entropies)
+    if len(labels) and labels.max() < 1 << 15:
+        labels = labels.astype(np.int16)  # numpy sorts these by radix
+    order = order[np.argsort(labels[order], kind="stable")]
+    left, right = order[:-1], order[1:]
+    if ((labels[left] == labels[right]) & (entropies[left] == entropies[right])).any():
+        return np.lexsort((ids, entropies, labels))
+    return order
 
 
 def _roomy(slots: int) -> int:
