@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 try:
     import typer
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -21,9 +22,15 @@ try:
 except ImportError:  # the core installs without them
     sys.exit("the soba command needs: pip install 'soba-tta[cli]'")
 
+import numpy as np
+
 import soba
 from soba._files import replacing
 from soba.bench.evaluate import Record, evaluate, summarise
+from soba.bench.plots import heat_map
+from soba.bench.scenarios import SCENARIOS, build
+from soba.bench.stress import orders_of, stress
+from soba.bench.stress import summarise as summarise_stress
 from soba.registry import adapter_class
 
 app = typer.Typer(
@@ -105,15 +112,8 @@ def eval_(
     and a refresh at every tenth of the stream; tda with alpha 2 and beta 5. An option applies to
     every chosen method that has such a hyper-parameter.
     """
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    if not names:
-        raise ValueError("--methods is empty; `soba methods` lists what there is")
-    for name in names:
-        adapter_class(name)
-    if len(set(names)) < len(names):
-        raise ValueError(f"--methods names a method twice: {methods}")
-    if json_path is not None and not json_path.resolve().parent.is_dir():
-        raise ValueError(f"{json_path}: the folder does not exist")
+    names = _names(methods)
+    _check_folder(json_path)
     features = soba.FeatureSet.load(file)
     if support is not None:
         features = features.with_support(soba.FeatureSet.load(support))
@@ -127,8 +127,7 @@ def eval_(
         word = refresh in ("tenths", "growth")
         overrides["refresh"] = refresh if word else _number(refresh, "--refresh")
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as progress:
+    with _progress() as progress:
         task = progress.add_task("streams", total=len(names) * orders)
 
         def step(method: str, seed: int) -> None:
@@ -136,14 +135,76 @@ def eval_(
 
         records = evaluate(features, names, orders=orders, overrides=overrides, step=step)
     summary = summarise(records)
-    if json_path is not None:
-        content = json.dumps({"records": records, "summary": summary}, indent=2)
-        with replacing(json_path) as temporary:
-            temporary.write_text(content + "\n")
+    _write_json(json_path, records, summary)
     title = f"{file.name}: {len(features)} images, {features.classes} classes, {orders} orders"
     out.print(_table(summary, title))
-    if json_path is not None:
-        out.print(f"{len(records)} records in {json_path}", soft_wrap=True)
+
+
+@app.command("stress")
+def stress_(
+    file: Annotated[
+        Path, typer.Argument(help="Labelled features: .safetensors, .npz or .pt.", metavar="FILE")
+    ],
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated names; `soba methods` lists them.")
+    ] = "zero-shot,tda,soba,soba+",
+    scenarios: Annotated[
+        str | None, typer.Option(help="Comma-separated names of scenarios; default: all of them.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", help="Heat map of the gains. Default: FILE's name + -stress."),
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Also write all records as JSON.")
+    ] = None,
+) -> None:
+    """Find where adapters break: methods side by side on hard streams made from a feature file.
+
+    Few images per class, absent classes, skewed and sorted streams, a shift half way, unrelated
+    images, near-duplicates, wrong class names. 5 seeded orders each, 20 where fewer than 500
+    images are scored. soba runs the paper's schedule, tda alpha 2 and beta 5, soba+ its default.
+    """
+    names = _names(methods)
+    if "zero-shot" not in names:
+        names.insert(0, "zero-shot")  # the control that gains are measured against
+    chosen = list(SCENARIOS)
+    if scenarios is not None:
+        chosen = [name.strip() for name in scenarios.split(",") if name.strip()]
+        unknown = [name for name in chosen if name not in SCENARIOS]
+        if unknown:
+            raise ValueError(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
+    plot = Path(f"{file.stem}-stress.png") if plot is None else plot
+    for path in (plot, json_path):
+        _check_folder(path)
+    features = soba.FeatureSet.load(file)
+    total = sum(orders_of(build(name, features, 0)) for name in chosen) * len(names)
+    with _progress() as progress:
+        task = progress.add_task("streams", total=total)
+        records = stress(
+            features,
+            names,
+            scenarios=chosen,
+            step=lambda name: progress.update(task, advance=1, description=name),
+        )
+    summary = summarise_stress(records)
+    _write_json(json_path, records, summary)
+    title = f"{file.name}: zero-shot top-1 %, and gains over it: mean (worst order)"
+    out.print(_stress_table(summary, names, chosen, title))
+    cells = {(row["scenario"], row["method"]): row for row in summary}
+    shown = [name for name in names if name != "zero-shot"]
+    if shown:
+        gains = np.array([[cells[s, m]["gain"] for m in shown] for s in chosen])
+        averages = gains.mean(axis=0, keepdims=True)
+        heat_map(
+            plot,
+            np.vstack([gains, averages]),
+            [*chosen, "average"],
+            shown,
+            title=f"{file.stem}: gain over zero-shot",
+            label="points of top-1",
+        )
+        out.print(f"heat map in {plot}", soft_wrap=True)
 
 
 @app.command("methods")
@@ -176,6 +237,74 @@ def _table(summary: list[Record], title: str) -> Table:
             f"{row['seconds']:.3f}",
         )
     return table
+
+
+def _stress_table(
+    summary: list[Record], methods: list[str], scenarios: list[str], title: str
+) -> Table:
+    cells = {(row["scenario"], row["method"]): row for row in summary}
+    worst = min(summary, key=lambda row: row["gain"])
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
+    )
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("images", justify="right", no_wrap=True)
+    for name in methods:
+        table.add_column(name, justify="right", no_wrap=True)
+    for scenario in scenarios:
+        shown = []
+        for name in methods:
+            row = cells[scenario, name]
+            if name == "zero-shot":
+                shown.append(f"{row['accuracy_mean']:.2f}")
+                continue
+            text = f"{row['gain']:+.1f} ({row['gain_worst']:+.1f})"
+            if row is worst and row["gain"] < 0:
+                text = f"[bold white on red]{text}[/]"
+            elif row["gain"] < 0:
+                text = f"[red]{text}[/]"
+            shown.append(text)
+        table.add_row(scenario, str(cells[scenario, methods[0]]["scored"]), *shown)
+    table.add_section()
+    for label, key, form in (
+        ("average", "gain", "{:+.2f}"),
+        ("calibration error", "calibration_error", "{:.2f}"),
+    ):
+        means = [np.mean([cells[s, m][key] for s in scenarios]) for m in methods]
+        table.add_row(label, "", *(form.format(value) for value in means))
+    return table
+
+
+def _names(methods: str) -> list[str]:
+    """The methods an option names, checked."""
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if not names:
+        raise ValueError("--methods is empty; `soba methods` lists what there is")
+    for name in names:
+        adapter_class(name)
+    if len(set(names)) < len(names):
+        raise ValueError(f"--methods names a method twice: {methods}")
+    return names
+
+
+def _check_folder(path: Path | None) -> None:
+    """Find out before the work, not after it, that a result cannot be written."""
+    if path is not None and not path.resolve().parent.is_dir():
+        raise ValueError(f"{path}: the folder does not exist")
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=err, transient=True)
+
+
+def _write_json(path: Path | None, records: list[Record], summary: list[Record]) -> None:
+    if path is None:
+        return
+    content = json.dumps({"records": records, "summary": summary}, indent=2)
+    with replacing(path) as temporary:
+        temporary.write_text(content + "\n")
+    out.print(f"{len(records)} records in {path}", soft_wrap=True)
 
 
 def _number(text: str, option: str) -> int:

@@ -14,6 +14,7 @@ _KNOWN = {
     "zero-shot": "soba.adapt.zero_shot:ZeroShot",
     "ncm": "soba.adapt.ncm:NCM",
     "soba": "soba.adapt.soba:SOBA",
+    "soba+": "soba.adapt.soba_plus:SOBAPlus",
     "tda": "soba.adapt.tda:TDA",
     "gda": "soba.adapt.gda:GDA",
     "tip-adapter": "soba.adapt.tip_adapter:TipAdapter",

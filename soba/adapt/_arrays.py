@@ -48,6 +48,7 @@ class Clip:
     logits: Array  # (n, C)
     labels: np.ndarray  # (n,)
     entropies: np.ndarray  # (n,)
+    confidences: np.ndarray  # (n,) probability of the label
     probs: Array | None  # (n, C), on request
 
 
@@ -122,14 +123,15 @@ def clip_view(batch: Batch, text: Array, *, probs: bool = False) -> Clip:
     logits = batch.x @ text.T
     step = max(64, _BLOCK_LOGITS // text.shape[0])
     if n <= step:
-        labels, entropies = _confidence(xp, logits)
+        labels, entropies, confidences = _confidence(xp, logits)
     else:
         # One large product, then blocks that stay in the cache for what follows.
-        labels, entropies = np.empty(n, np.int64), np.empty(n)
+        labels, entropies, confidences = np.empty(n, np.int64), np.empty(n), np.empty(n)
         for start in range(0, n, step):
             rows = slice(start, start + step)
-            labels[rows], entropies[rows] = _confidence(xp, logits[rows, :])
-    return Clip(batch.x, logits, labels, entropies, softmax(xp, logits) if probs else None)
+            labels[rows], entropies[rows], confidences[rows] = _confidence(xp, logits[rows, :])
+    asked = softmax(xp, logits) if probs else None
+    return Clip(batch.x, logits, labels, entropies, confidences, asked)
 
 
 def clip_logits(batch: Batch, text: Array) -> tuple[Array, Array]:
@@ -180,8 +182,8 @@ def like(batch: Batch, array: np.ndarray) -> Array:
     return xp.astype(moved, x.dtype) if array.dtype.kind == "f" else moved
 
 
-def _confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray]:
-    """(n, C) logits -> argmax and entropy of the softmax, exact to rounding however sure it is.
+def _confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(n, C) logits -> argmax, entropy and largest probability of the softmax.
 
     With the largest term left out of the sum, log1p keeps entropies of 1e-20 apart that
     log(sum) would round to 0; and the surest samples are the ones the queue has to tell apart.
@@ -193,7 +195,11 @@ def _confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray]:
     e[rows, labels] = 0.0
     rest = xp.sum(e, axis=-1)
     entropies = xp.log1p(rest) - xp.vecdot(e, below) / (1.0 + rest)
-    return to_host(labels), to_host(entropies).astype(np.float64)
+    return (
+        to_host(labels),
+        to_host(entropies).astype(np.float64),
+        to_host(1.0 / (1.0 + rest)).astype(np.float64),
+    )
 
 
 def _view_blocks(batch: Batch, text: Array) -> Iterator[tuple[Any, Array, Array]]:
@@ -212,13 +218,14 @@ def _join(xp: Any, parts: list[Clip]) -> Clip:
         xp.concat([part.logits for part in parts]),
         np.concatenate([part.labels for part in parts]),
         np.concatenate([part.entropies for part in parts]),
+        np.concatenate([part.confidences for part in parts]),
         None if parts[0].probs is None else xp.concat([part.probs for part in parts]),
     )
 
 
 def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
     n, views, classes = logits.shape
-    _, entropies = _confidence(xp, xp.reshape(logits, (n * views, classes)))
+    _, entropies, _ = _confidence(xp, xp.reshape(logits, (n * views, classes)))
     order = np.argsort(entropies.reshape(n, views), axis=1, kind="stable")
     keep = max(1, views // 10)
     weights = np.zeros((n, 1, views), np.float32)
@@ -228,11 +235,13 @@ def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
     surest = (mean @ logits)[:, 0, :]
     tiny = xp.finfo(probs.dtype).smallest_normal
     entropy = -xp.vecdot(probs, xp.log(xp.maximum(probs, xp.asarray(tiny, dtype=probs.dtype))))
+    labels = to_host(xp.argmax(surest, axis=-1))
     return Clip(
         (mean @ x)[:, 0, :],
         surest,
-        to_host(xp.argmax(surest, axis=-1)),
+        labels,
         to_host(entropy).astype(np.float64),
+        to_host(probs)[np.arange(n), labels].astype(np.float64),
         probs if want_probs else None,
     )
 

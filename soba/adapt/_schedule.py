@@ -12,8 +12,8 @@ class Schedule:
 
     - `"tenths"` with `total=n`: b = ceil(j n / 10), j = 1..10, the paper's schedule.
     - an integer m: every m samples.
-    - `"growth"`: max(classes, 64), then each time ceil(1.1 b), at most `max_gap` further on. Its
-      cost is logarithmic in the length of the stream.
+    - `"growth"`: `first`, by default max(classes, 64), then each time `percent` % more, rounded
+      up, at most `max_gap` further on. Its cost is logarithmic in the length of the stream.
 
     >>> Schedule("tenths", total=25, classes=2).boundaries(25)
     [3, 5, 8, 10, 13, 15, 18, 20, 23, 25]
@@ -28,6 +28,8 @@ class Schedule:
         classes: int,
         total: int | None = None,
         max_gap: int | None = None,
+        first: int | None = None,
+        percent: int = 10,
     ) -> None:
         if refresh == "tenths":
             if total is None or total < 1:
@@ -41,7 +43,7 @@ class Schedule:
         if max_gap is not None and max_gap < 1:
             raise ValueError(f"max_gap must be a positive integer or None, not {max_gap!r}")
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
-        self._first = max(classes, 64)
+        self._first, self._percent = first or max(classes, 64), percent
 
     def next_after(self, count: int) -> int | None:
         """The first boundary greater than `count`; None if there is none."""
@@ -67,7 +69,8 @@ class Schedule:
     def _growth(self, count: int) -> int:
         at = self._first
         while at <= count:
-            step = -(-at // 10)  # ceil(1.1 b) - b, in integers: 1.1 * 100 is not 110 in floats
+            # ceil(1.1 b) - b, in integers: 1.1 * 100 is not 110 in floats
+            step = -(-at * self._percent // 100)
             if self.max_gap is not None and step >= self.max_gap:
                 return at + ((count - at) // self.max_gap + 1) * self.max_gap
             at += step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -84,6 +84,21 @@ class StreamAdapter(Adapter):
             keys = ("features", "labels", "entropies", "ids", "extra")
             queue.restore({key: arrays[f"{name}.{key}"] for key in keys})
 
+    def _offer(self, name: str, clip: Clip, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Offer some rows of a batch to a queue."""
+        queue = self._queues[name]
+        queue.offer(
+            clip.labels[rows],
+            clip.entropies[rows],
+            ids[rows],
+            lambda some: to_host(clip.features[rows[some]]),
+            (lambda some: self._extra(clip, rows[some])) if queue.extra_width else None,
+        )
+
+    def _extra(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
+        """(m, e) bytes to keep with each of some rows, for queues that have room for them."""
+        return np.empty((len(rows), 0), np.uint8)
+
     @abstractmethod
     def _empty_queues(self) -> dict[str, EntropyQueue]:
         """New queues for these classes."""
@@ -103,6 +118,8 @@ class PrototypeAdapter(StreamAdapter):
     before the first one and while the queue holds too little, and then the answer is CLIP's.
     """
 
+    _growth: ClassVar[dict[str, int]] = {}  # `first` and `percent` of the growth schedule
+
     capacity: int | None
     refresh: Refresh
     total: int | None
@@ -119,7 +136,11 @@ class PrototypeAdapter(StreamAdapter):
     def _reset(self) -> None:
         super()._reset()
         self._schedule = Schedule(
-            self.refresh, classes=self.classes, total=self.total, max_gap=self.max_gap
+            self.refresh,
+            classes=self.classes,
+            total=self.total,
+            max_gap=self.max_gap,
+            **self._growth,
         )
         self._due = self._schedule.next_after(0)
         self.statistics_: dict[str, np.ndarray] | None = None
@@ -132,38 +153,25 @@ class PrototypeAdapter(StreamAdapter):
             # The refresh falls on a row of this batch: that row is scored after it.
             reach = learned + self._due - self.count
             boundary = int(fresh[reach - 1])
+            self._learn(clip, ids, fresh[learned:reach])  # first: scoring overwrites CLIP's logits
             self._add_scores(batch, clip, scored, boundary)
-            self._learn(clip, ids, fresh[learned:reach])
             self._settle()
             scored, learned = boundary, reach
-        self._add_scores(batch, clip, scored, len(batch))
         self._learn(clip, ids, fresh[learned:])
+        self._add_scores(batch, clip, scored, len(batch))
         return clip.logits
 
     def _predict(self, batch: Batch) -> Array:
         features, logits = self._clip_logits(batch)
-        clip = Clip(features, logits, np.empty(0), np.empty(0), None)
+        nothing = np.empty(0)
+        clip = Clip(features, logits, nothing, nothing, nothing, None)
         self._add_scores(batch, clip, 0, len(batch))
         return clip.logits
 
     def _learn(self, clip: Clip, ids: np.ndarray, rows: np.ndarray) -> None:
-        if len(rows) == 0:
-            return
-        queue = self.queue
-        if len(clip.labels) > 1:
-            admitted = rows[queue.admits(clip.labels[rows], clip.entropies[rows])]
-        else:
-            admitted = rows
-        if len(admitted):
-            features = to_host(clip.features[admitted])
-            queue.update(
-                features,
-                clip.labels[admitted],
-                clip.entropies[admitted],
-                ids[admitted],
-                fresh=True,
-            )
-        self._seen.add(ids[rows])
+        if len(rows):
+            self._offer("queue", clip, ids, rows)
+            self._seen.add(ids[rows])
 
     def _settle(self) -> None:
         """Refresh the statistics now."""

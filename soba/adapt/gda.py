@@ -14,7 +14,6 @@ import numpy as np
 
 from soba.adapt._arrays import Array, Batch
 from soba.adapt._few_shot import FewShotAdapter
-from soba.adapt._statistics import ridge_solve
 from soba.adapt.base import at_least_zero
 
 ALPHAS = tuple(10.0**power for power in range(-4, 3))
@@ -59,7 +58,8 @@ class GDA(FewShotAdapter):
         covariance = residuals.T @ residuals / max(len(rows) - 1, 1)
         if not np.trace(covariance) > 0.0:
             raise ValueError("the labelled samples have no scatter within their classes")
-        weights = self.width * ridge_solve(covariance, len(rows), means)
+        ridge = (len(rows) - 1) * covariance + np.trace(covariance) * np.eye(self.width)
+        weights = self.width * np.linalg.solve(ridge, means.T).T
         self._weights = weights.astype(np.float32, order="C")
         bias = -np.log(self.classes) - 0.5 * (weights * means).sum(axis=1)
         self._bias = bias.astype(np.float32)

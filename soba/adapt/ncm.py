@@ -61,7 +61,7 @@ class NCM(PrototypeAdapter):
         self._reset()
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
-        found = class_statistics(self.queue, covariance=False)
+        found = class_statistics(self.queue, scatter=False)
         if len(found.seen) < 2:
             return None
         means = found.means

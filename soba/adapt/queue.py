@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+Fetch = Callable[[np.ndarray], np.ndarray]  # (m,) row numbers -> what those rows hold, on the host
+_FIRST = np.zeros(1, np.int64)
+
 
 @dataclass(frozen=True)
 class Items:
@@ -108,31 +111,44 @@ class EntropyQueue:
         entropies: np.ndarray,
         ids: np.ndarray,
         extra: np.ndarray | None = None,
-        *,
-        fresh: bool = False,
     ) -> None:
-        """Offer a block of samples; ids that are in the queue already change nothing.
-
-        `fresh` spares the look-up: the caller knows that no id is in the queue or repeats.
-        """
+        """Offer a block of samples; ids that are in the queue already change nothing."""
         features, ids = np.asarray(features), np.asarray(ids, np.int64)
         labels, entropies = np.asarray(labels, np.int64), np.asarray(entropies, np.float64)
-        if extra is None:
-            extra = np.empty((len(ids), self.extra_width), np.uint8)
-        if not fresh:
-            _, first = np.unique(ids, return_index=True)
-            first = np.sort(first[~np.isin(ids[first], self.ids[self.filled])])
-            features, extra = features[first], extra[first]
-            labels, entropies, ids = labels[first], entropies[first], ids[first]
+        _, new = np.unique(ids, return_index=True)
+        new = np.sort(new[~np.isin(ids[new], self.ids[self.filled])])
+        bytes_ = np.empty((len(ids), self.extra_width), np.uint8) if extra is None else extra
+        self.offer(
+            labels[new],
+            entropies[new],
+            ids[new],
+            lambda rows: features[new[rows]],
+            lambda rows: bytes_[new[rows]],
+        )
+
+    def offer(
+        self,
+        labels: np.ndarray,
+        entropies: np.ndarray,
+        ids: np.ndarray,
+        features: Fetch,
+        extra: Fetch | None = None,
+    ) -> None:
+        """The same for ids that are new; features are fetched for the rows that stay."""
         if len(ids) == 1:
-            self._insert_one(features[0], int(labels[0]), entropies[0], ids[0], extra[0])
+            self._insert_one(int(labels[0]), entropies[0], ids[0], features, extra)
             return
-        admitted = self.admits(labels, entropies)
-        if not admitted.all():
-            features, extra = features[admitted], extra[admitted]
-            labels, entropies, ids = labels[admitted], entropies[admitted], ids[admitted]
-        if len(ids):
-            self._insert_block(features, labels, entropies, ids, extra)
+        rows = np.flatnonzero(self.admits(labels, entropies))
+        if len(rows) == len(ids):
+            self._insert_block(labels, entropies, ids, features, extra)
+        elif len(rows):
+            self._insert_block(
+                labels[rows],
+                entropies[rows],
+                ids[rows],
+                lambda some: features(rows[some]),
+                extra and (lambda some: extra(rows[some])),
+            )
 
     def merge(self, other: EntropyQueue) -> None:
         """Take in the samples of another queue over the same classes."""
@@ -244,11 +260,11 @@ class EntropyQueue:
 
     def _insert_one(
         self,
-        feature: np.ndarray,
         label: int,
         entropy: np.float64,
         id_: np.int64,
-        extra: np.ndarray,
+        features: Fetch,
+        extra: Fetch | None,
     ) -> None:
         """The block insertion for one row, without its sorting: streams live here."""
         size = int(self.sizes[label])
@@ -258,13 +274,8 @@ class EntropyQueue:
         if self.twin_tolerance:
             close = np.abs(entropies[:size] - entropy) <= self.twin_tolerance * np.abs(entropy)
             if close.any():  # rare: let the block path settle it
-                self._insert_block(
-                    feature[None],
-                    np.array([label]),
-                    np.array([entropy]),
-                    np.array([id_]),
-                    extra[None],
-                )
+                one = np.array([label]), np.array([entropy]), np.array([id_])
+                self._insert_block(*one, features, extra)
                 return
         # Rank among the members by (entropy, id).
         rank = int(entropies[:size].searchsorted(entropy, side="left"))
@@ -280,9 +291,9 @@ class EntropyQueue:
                 size -= 1  # the last one goes, and leaves its slot
         slots = self.slots[label]
         slot = int(slots[size])
-        self.features[label, slot] = feature
-        if self.extra_width:
-            self.extra[label, slot] = extra
+        self.features[label, slot] = features(_FIRST)[0]
+        if extra is not None:
+            self.extra[label, slot] = extra(_FIRST)[0]
         for column, value in ((entropies, entropy), (ids, id_), (slots, slot)):
             column[rank + 1 : size + 1] = column[rank:size]
             column[rank] = value
@@ -290,11 +301,11 @@ class EntropyQueue:
 
     def _insert_block(
         self,
-        features: np.ndarray,
         labels: np.ndarray,
         entropies: np.ndarray,
         ids: np.ndarray,
-        extra: np.ndarray,
+        features: Fetch,
+        extra: Fetch | None,
     ) -> None:
         """Sort the new rows together with the members of their classes; keep the first of each."""
         if self.capacity is None:
@@ -311,7 +322,7 @@ class EntropyQueue:
         def feature_rows(rows: np.ndarray) -> np.ndarray:
             stored, out = rows < old, np.empty((len(rows), self.width), np.float32)
             out[stored] = self.features[old_label[rows[stored]], old_slot[rows[stored]]]
-            out[~stored] = features[rows[~stored] - old]
+            out[~stored] = features(rows[~stored] - old)
             return out
 
         order = _canonical_order(all_labels, all_entropies, all_ids)
@@ -335,9 +346,10 @@ class EntropyQueue:
         slot[~new] = old_slot[order[~new]]
         slot[new] = np.nonzero(free)[1]  # both run by class
         source = order[new] - old
-        self.features[label[new], slot[new]] = features[source]
-        if self.extra_width:
-            self.extra[label[new], slot[new]] = extra[source]
+        if len(source):
+            self.features[label[new], slot[new]] = features(source)
+            if extra is not None:
+                self.extra[label[new], slot[new]] = extra(source)
         self.entropies[label, rank] = all_entropies[order]
         self.ids[label, rank] = all_ids[order]
         self.sizes[touched] = np.bincount(label, minlength=self.classes)[touched]

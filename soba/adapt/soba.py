@@ -110,32 +110,30 @@ class SOBA(PrototypeAdapter):
         # "ncm" and "dual" have no use for the covariance, but for dual's rotated l1 distance.
         rotates = self.reading == "dual" and self.classifier == "l1"
         wants_covariance = rotates or self.reading in ("whitened", "gda", "literal")
-        found = class_statistics(self.queue, covariance=wants_covariance)
-        if len(found.seen) < 2:
-            return None
-        means, covariance = found.means, found.covariance
-        if wants_covariance and not np.trace(covariance) > 0.0:
+        found = class_statistics(self.queue, scatter=wants_covariance)
+        means = found.means
+        if len(found.seen) < 2 or (wants_covariance and not found.trace > 0.0):
             return None
         if self.reading == "whitened":
             centre = means.mean(axis=0)
-            hats = _unit(ridge_solve(covariance, int(found.sizes.sum()), means - centre))
+            hats = _unit(ridge_solve(found, means - centre))
             statistics = {"centre": centre.astype(np.float32)}
         elif self.reading == "gda":
-            hats = self.width * ridge_solve(covariance, int(found.sizes.sum()), means)
+            hats = self.width * ridge_solve(found, means)
             bias = -0.5 * (hats * means).sum(axis=1)
             spread_bias = np.full(self.classes, bias.mean(), np.float32)
             spread_bias[found.seen] = bias
             statistics = {"bias": spread_bias}
         elif self.reading == "literal":
-            hats, statistics = means @ eigenbasis(covariance)[1], {}
+            hats, statistics = means @ eigenbasis(found.covariance)[1], {}
         elif rotates:
-            rotation = eigenbasis(covariance)[1]
+            rotation = eigenbasis(found.covariance)[1]
             hats, statistics = means @ rotation, {"rotation": rotation.astype(np.float32)}
         else:
             hats = _unit(means) if self.reading == "ncm" else means
             statistics = {}
         if wants_covariance:
-            statistics["covariance"] = covariance
+            statistics["covariance"] = found.covariance
         return self._spread(found.seen, hats) | statistics
 
     def _score(self, batch: Batch, features: Array) -> Array:

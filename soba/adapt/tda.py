@@ -119,7 +119,7 @@ class TDA(StreamAdapter):
         blocks = [logits[:0, :]]
         for start in range(0, len(batch), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            clip = Clip(features[rows, :], logits[rows, :], nothing, np.empty(0), None)
+            clip = Clip(features[rows, :], logits[rows, :], nothing, np.empty(0), np.empty(0), None)
             block = Batch(batch.xp, clip.features, False)
             blocks.append(self._score(block, clip, nothing, nothing, nothing))
         return batch.xp.concat(blocks)
@@ -135,16 +135,7 @@ class TDA(StreamAdapter):
     def _learn(self, clip: Clip, ids: np.ndarray, rows: np.ndarray) -> None:
         for name, chosen in (("positive", rows), ("negative", self._unsure(clip, rows))):
             if len(chosen):
-                queue = self._queues[name]
-                extra = self._masks(clip, chosen) if name == "negative" else None
-                queue.update(
-                    to_host(clip.features[chosen]),
-                    clip.labels[chosen],
-                    clip.entropies[chosen],
-                    ids[chosen],
-                    extra,
-                    fresh=True,
-                )
+                self._offer(name, clip, ids, chosen)
         self._seen.add(ids[rows])
 
     def _unsure(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
@@ -157,7 +148,7 @@ class TDA(StreamAdapter):
         inside = np.flatnonzero((low < entropies) & (entropies < high))
         return rows[inside]
 
-    def _masks(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
+    def _extra(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
         """(m, C/8) bytes: the classes each sample votes against."""
         probs: np.ndarray = to_host(clip.probs[rows])  # type: ignore[index]
         low, high = self.mask_window
@@ -198,7 +189,7 @@ class TDA(StreamAdapter):
             logits = logits - self.negative_alpha * (votes @ against)
         if len(turns.new):
             votes = self._kernel(batch, features, features[turns.new], self.negative_beta)
-            against = self._unpack(batch, self._masks(clip, turns.new))
+            against = self._unpack(batch, self._extra(clip, turns.new))
             votes = votes * like(batch, turns.new_alive())
             logits = logits - self.negative_alpha * (votes @ against)
         return logits

@@ -5,6 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of logits, a row each."""
+    e = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities: np.ndarray = e / e.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
     """Top-1 accuracy in percent.
 

@@ -1,0 +1,104 @@
+"""Where adapters break: methods side by side on hard streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from soba.adapt._few_shot import FewShotAdapter
+from soba.adapt.base import Adapter
+from soba.bench.evaluate import Record, method_settings
+from soba.bench.metrics import accuracy, calibration_error, softmax
+from soba.bench.scenarios import SCENARIOS, Scenario, build
+from soba.encode.store import FeatureSet
+from soba.registry import adapter_class
+
+FEW = 500  # with fewer scored images an order says little: more orders
+
+
+def orders_of(scenario: Scenario) -> int:
+    """How many orders a scenario is run in."""
+    return 20 if int(scenario.scored.sum()) < FEW else 5
+
+
+def stress(
+    features: FeatureSet,
+    methods: Iterable[str],
+    *,
+    scenarios: Iterable[str] = tuple(SCENARIOS),
+    step: Callable[[str], None] = lambda name: None,
+) -> list[Record]:
+    """One record per (scenario, method, seed); `step` is called after each stream."""
+    methods, scenarios = list(methods), list(scenarios)
+    for name in methods:
+        if issubclass(adapter_class(name), FewShotAdapter):
+            raise ValueError(f"{name} learns from labels, not from the stream: nothing to stress")
+    features.check_values()
+    records = []
+    for scenario in scenarios:
+        for seed in range(orders_of(build(scenario, features, 0))):
+            stream = build(scenario, features, seed)
+            for name in methods:
+                record = run_one(make(name, stream, features.logit_scale), stream)
+                records.append({"scenario": scenario, "method": name, "seed": seed} | record)
+                step(scenario)
+    return records
+
+
+def make(name: str, stream: Scenario, scale: float) -> Adapter:
+    """A method as it runs here: the paper's settings for the paper's methods."""
+    settings = method_settings(name, len(stream.labels))
+    return adapter_class(name)(stream.text_features, scale=scale, **settings)
+
+
+def run_one(adapter: Adapter, stream: Scenario) -> Record:
+    """Stream a scenario through an adapter: what it got right, and how sure it was."""
+    start = time.perf_counter()
+    probabilities, logits = probabilities_of(adapter, stream.features)
+    seconds = time.perf_counter() - start
+    scored = stream.scored
+    labels = stream.labels[scored]
+    half = len(stream.labels) // 2
+    second = scored & (np.arange(len(scored)) >= half)
+    return {
+        "scored": len(labels),
+        "accuracy": accuracy(logits[scored], labels),
+        "second_half": accuracy(logits[second], stream.labels[second]) if second.any() else None,
+        "calibration_error": calibration_error(probabilities[scored], labels),
+        "seconds": seconds,
+        "hyper_parameters": adapter.params,
+    }
+
+
+def probabilities_of(adapter: Adapter, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities and logits of a stream as it is learned."""
+    logits = adapter.adapt(features)
+    return softmax(logits), logits
+
+
+def summarise(records: list[Record]) -> list[Record]:
+    """Per scenario and method: mean and worst order, gain over zero-shot, calibration error."""
+    cells: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        cells.setdefault((record["scenario"], record["method"]), []).append(record)
+    rows = []
+    for (scenario, method), runs in cells.items():
+        control = {r["seed"]: r for r in cells.get((scenario, "zero-shot"), [])}
+        scores = np.array([run["accuracy"] for run in runs])
+        gains = [run["accuracy"] - control[run["seed"]]["accuracy"] for run in runs if control]
+        rows.append(
+            {
+                "scenario": scenario,
+                "method": method,
+                "orders": len(runs),
+                "scored": runs[0]["scored"],
+                "accuracy_mean": float(scores.mean()),
+                "accuracy_worst": float(scores.min()),
+                "gain": float(np.mean(gains)) if gains else None,
+                "gain_worst": float(np.min(gains)) if gains else None,
+                "calibration_error": float(np.mean([run["calibration_error"] for run in runs])),
+            }
+        )
+    return rows
