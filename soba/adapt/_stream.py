@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -118,8 +118,6 @@ class PrototypeAdapter(StreamAdapter):
     before the first one and while the queue holds too little, and then the answer is CLIP's.
     """
 
-    _growth: ClassVar[dict[str, int]] = {}  # `first` and `percent` of the growth schedule
-
     capacity: int | None
     refresh: Refresh
     total: int | None
@@ -128,6 +126,11 @@ class PrototypeAdapter(StreamAdapter):
     @property
     def queue(self) -> EntropyQueue:
         return self._queues["queue"]
+
+    @property
+    def _growth(self) -> dict[str, int]:
+        """`first` and `percent` of the growth schedule, where it is not the usual one."""
+        return {}
 
     def _empty_queues(self) -> dict[str, EntropyQueue]:
         queue = EntropyQueue(self.classes, self.width, self.capacity, twin_tolerance=TWIN_TOLERANCE)
@@ -187,7 +190,10 @@ class PrototypeAdapter(StreamAdapter):
         step = max(64, (1 << 20) // self.classes)
         for at in range(start, stop, step):
             end = min(at + step, stop)
-            clip.logits[at:end, :] += self._score(batch, clip.features[at:end, :])
+            block = clip.logits[at:end, :]
+            block += self._score(batch, clip.features[at:end, :])
+            if "temperature" in self.statistics_:
+                block /= float(self.statistics_["temperature"][0])
 
     @abstractmethod
     def _statistics(self) -> dict[str, np.ndarray] | None:

@@ -25,9 +25,9 @@ import numpy as np
 
 from soba.adapt._arrays import Array, Batch, Clip, to_host
 from soba.adapt._schedule import Refresh
-from soba.adapt._statistics import Ridge, class_statistics
+from soba.adapt._statistics import ClassStatistics, Ridge, class_statistics
 from soba.adapt._stream import TWIN_TOLERANCE, PrototypeAdapter
-from soba.adapt.queue import EntropyQueue, Items
+from soba.adapt.queue import EntropyQueue
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
 SHRINKAGE = 10.0  # eps: the queue holds sure samples only, and fewer than dimensions
@@ -35,8 +35,11 @@ TEMPER = 0.05  # one nat of the Gaussians against one of CLIP when the queue is 
 CANDIDATES = 4  # classes an item may be shared out among: CLIP's likeliest
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for vb: keeps kappa finite
-SURE = 1.1  # items CLIP is surer of than this stay where they are
-COOLING = 0.25  # power of the temperature that would keep CLIP's own calibration
+ROOT = 0.5
+POWER = 1.5  # of the fill of the queue in the weight
+SURE = 0.9  # items CLIP is surer of than this stay where they are
+COOLED_BY = 128  # items at most
+COOLING = 0.2  # power of the temperature that would keep CLIP's own calibration
 
 
 class SOBAPlus(PrototypeAdapter):
@@ -60,6 +63,12 @@ class SOBAPlus(PrototypeAdapter):
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
         self._reset()
 
+    @property
+    def _growth(self) -> dict[str, int]:
+        # Early, since a wrong weight does little harm while the queue is empty; often, since in a
+        # stream sorted by class the statistics know nothing of the class that comes.
+        return {"first": max(16, self.classes // 8), "percent": 33}
+
     def _empty_queues(self) -> dict[str, EntropyQueue]:
         return {
             "queue": EntropyQueue(
@@ -73,47 +82,57 @@ class SOBAPlus(PrototypeAdapter):
 
     def _extra(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
         """CLIP's likeliest classes for a sample, its label first, and their log-probabilities."""
-        logits = np.array(to_host(clip.logits[rows]), np.float32)
-        kept = np.empty(len(rows), _candidates(self.classes))
-        at, label = np.arange(len(rows)), clip.labels[rows]
-        top = logits[at, label] - np.log(clip.confidences[rows]).astype(np.float32)
-        for column in range(kept["class"].shape[1]):
-            best = label if column == 0 else logits.argmax(axis=1)
-            kept["class"][:, column] = best
-            kept["log_prob"][:, column] = logits[at, best] - top
-            logits[at, best] = -np.inf
+        kept = np.zeros(len(rows), _candidates(self.classes))
+        label, confidence = clip.labels[rows], clip.confidences[rows]
+        kept["class"][:, 0] = label
+        kept["log_prob"][:, 0] = np.log(confidence)
+        unsure = np.flatnonzero(confidence < SURE)  # the others stay where they are
+        if len(unsure):
+            logits = to_host(clip.logits[rows[unsure]]).astype(np.float32, copy=False)
+            at, best = np.arange(len(unsure)), label[unsure]
+            total = logits[at, best] - np.log(confidence[unsure]).astype(np.float32)
+            for column in range(1, kept["class"].shape[1]):
+                logits[at, best] = -np.inf
+                best = logits.argmax(axis=1)
+                kept["class"][unsure, column] = best
+                kept["log_prob"][unsure, column] = logits[at, best] - total
         return kept.view(np.uint8).reshape(len(rows), -1)
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
         queue = self.queue
-        items = queue.items()
-        if len(items.ids) < 2:
-            return None
-        candidates = items.extra.view(_candidates(self.classes))[:, 0]
+        labels, ranks = np.nonzero(queue.filled)
+        slots = queue.slots[labels, ranks]
+        candidates = queue.extra[labels, slots].view(_candidates(self.classes))[:, 0]
         confidence = np.exp(candidates["log_prob"][:, 0].astype(np.float64))
         by_rank = np.zeros(queue.entropies.shape)
-        by_rank[queue.filled] = confidence
+        by_rank[labels, ranks] = confidence
         found = class_statistics(queue, by_rank)
-        evidence = Evidence(
-            np.bincount(items.labels, confidence, self.classes),
-            np.bincount(items.labels, confidence**2, self.classes),
-            np.zeros((self.classes, self.width)),
-        )
-        evidence.sums[found.seen] = found.mass[:, None] * found.means
+        evidence = Evidence.of(found, labels, confidence, self.classes)
         freedom = evidence.freedom
-        trace = found.trace / max(freedom, 1e-12)
-        if freedom <= 0.5 or not trace > 0.0:
+        if freedom <= 0.5 or not found.trace > 0.0:
             return None
+        trace = found.trace / freedom  # of S
         ridge = Ridge(found, 1.0 / freedom, SHRINKAGE * trace / self.width)
         model = self._model(evidence, ridge, trace)
-        if model is None:
-            return None
-        evidence = evidence.shared_out(items, candidates, confidence, *model)
-        model = self._model(evidence, ridge, trace)
+        unsure = np.flatnonzero(confidence < SURE)
+        if model is not None and len(unsure):
+            rows = queue.features[labels[unsure], slots[unsure]]
+            evidence = evidence.shared_out(rows, candidates[unsure], *model)
+            model = self._model(evidence, ridge, trace)
         if model is None:
             return None
         weights, bias = model
-        return {"prototypes": weights, "bias": bias}
+        # The least sure item of each class stands last; some hundred of them are enough.
+        last = np.flatnonzero(np.append(labels[1:] != labels[:-1], True))
+        last = last[:: -(-len(last) // COOLED_BY)]
+        rows = queue.features[labels[last], slots[last]]
+        logits = rows @ (self._scaled_text + weights).T + bias
+        temperature = matching_temperature(logits, labels[last], float(confidence[last].mean()))
+        return {
+            "prototypes": weights,
+            "bias": bias,
+            "temperature": np.array([temperature**COOLING]),
+        }
 
     def _model(
         self, evidence: Evidence, ridge: Ridge, trace: float
@@ -122,30 +141,34 @@ class SOBAPlus(PrototypeAdapter):
         n, seen = evidence.mass, evidence.mass > LEAST_MASS
         if seen.sum() < 2:
             return None
-        means = evidence.sums / np.maximum(n, 1e-9)[:, None]
-        centre = means[seen].mean(axis=0)
-        spread = np.where(seen[:, None], means - centre, 0.0)
-        text = self.text_features - self.text_features[seen].mean(axis=0, dtype=np.float64)
-        known = n * seen
-        slope = (known @ (spread * text).sum(axis=1)) / max(
-            known @ (text * text).sum(axis=1), 1e-12
+        spread = evidence.sums / np.maximum(n, 1e-9)[:, None].astype(np.float32)
+        centre = spread[seen].mean(axis=0, dtype=np.float64).astype(np.float32)
+        spread -= centre
+        spread[~seen] = 0.0
+        text = self.text_features - self.text_features[seen].mean(axis=0)
+        # Squared lengths and products of (mu_k - g) and t_k: all that slope and kappa need.
+        lengths, along, texts = (
+            np.vecdot(a, b).astype(np.float64)
+            for a, b in ((spread, spread), (spread, text), (text, text))
         )
-        slope = max(float(slope), 0.0)
+        slope = max(n[seen] @ along[seen] / max(n[seen] @ texts[seen], 1e-12), 0.0)
         error = trace * evidence.squares / np.maximum(n, 1e-9) ** 2
-        around = ((spread - slope * text) ** 2).sum(axis=1) - error
-        kappa = trace / max(float(around[seen].mean()), LEAST_SPREAD * trace)
+        around = lengths - 2.0 * slope * along + slope**2 * texts - error
+        kappa = trace / max(around[seen].mean(), LEAST_SPREAD * trace)
         precision = n + kappa
-        posterior = (n[:, None] * spread + kappa * slope * text) / precision[:, None]
+        posterior = spread * (n / precision)[:, None].astype(np.float32)
+        posterior += text * (kappa * slope / precision)[:, None].astype(np.float32)
         weights = ridge.solve(posterior)
-        bias = ridge.trace / (2.0 * precision) - 0.5 * (weights * posterior).sum(axis=1)
-        bias -= weights @ centre
+        bias = 0.5 * (ridge.trace / precision - np.vecdot(weights, posterior)) - weights @ centre
         most = self.capacity or float(n.max())
-        fill = float(np.minimum(n / most, 1.0).mean())
-        weight = TEMPER * (1.0 + SHRINKAGE) * math.sqrt(fill)
+        fill = float((np.minimum(n / most, 1.0) ** ROOT).mean())
+        weight = TEMPER * (1.0 + SHRINKAGE) * fill**POWER
         return np.float32(weight) * weights, (weight * bias).astype(np.float32)
 
     def _score(self, batch: Batch, features: Array) -> Array:
-        return self._linear(batch, features) + self._statistic("bias", batch)
+        scores = self._linear(batch, features)
+        scores += self._statistic("bias", batch)
+        return scores
 
 
 @dataclass(frozen=True)
@@ -154,7 +177,17 @@ class Evidence:
 
     mass: np.ndarray  # (C,) n_k
     squares: np.ndarray  # (C,) sum of squared weights
-    sums: np.ndarray  # (C, d) weighted sum of features
+    sums: np.ndarray  # (C, d) weighted sum of features, float32
+
+    @classmethod
+    def of(
+        cls, found: ClassStatistics, labels: np.ndarray, weights: np.ndarray, classes: int
+    ) -> Evidence:
+        sums = np.zeros((classes, found.means.shape[1]), np.float32)
+        sums[found.seen] = found.mass[:, None] * found.means
+        return cls(
+            np.bincount(labels, weights, classes), np.bincount(labels, weights**2, classes), sums
+        )
 
     @property
     def freedom(self) -> float:
@@ -163,36 +196,45 @@ class Evidence:
         return float((1.0 - self.squares[seen] / self.mass[seen] ** 2).sum())
 
     def shared_out(
-        self,
-        items: Items,
-        candidates: np.ndarray,
-        confidence: np.ndarray,
-        weights: np.ndarray,
-        bias: np.ndarray,
+        self, rows: np.ndarray, candidates: np.ndarray, weights: np.ndarray, bias: np.ndarray
     ) -> Evidence:
         """One step of EM: each item goes to its candidate classes by their probability now."""
-        unsure = np.flatnonzero(confidence < SURE)
-        if len(unsure) == 0:
-            return self
-        features, options = items.features[unsure], candidates["class"][unsure]
-        scores = candidates["log_prob"][unsure] + bias[options]
+        options, log_probs = candidates["class"], candidates["log_prob"]
+        confidence = np.exp(log_probs[:, 0])
+        scores = log_probs + bias[options]
         for column in range(options.shape[1]):
-            scores[:, column] += np.vecdot(features, weights[options[:, column]])
+            scores[:, column] += np.vecdot(rows, weights[options[:, column]])
         share = np.exp(scores - scores.max(axis=1, keepdims=True))
-        share *= (confidence[unsure] / share.sum(axis=1))[:, None]
+        share *= (confidence / share.sum(axis=1))[:, None]
         change = share.copy()
-        change[:, 0] -= confidence[unsure]
-        classes = len(self.mass)
-        where, own = options.reshape(-1), options[:, 0]
-        squares = np.bincount(where, share.reshape(-1) ** 2, classes)
-        squares -= np.bincount(own, confidence[unsure] ** 2, classes)
-        moves = np.zeros((classes, len(unsure)), np.float32)
-        np.add.at(moves, (options, np.arange(len(unsure))[:, None]), change)
-        return Evidence(
-            self.mass + np.bincount(where, change.reshape(-1), classes),
-            self.squares + squares,
-            self.sums + moves @ features,
-        )
+        change[:, 0] -= confidence  # the label's, where all of it was
+        classes, where = len(self.mass), options.reshape(-1)
+        mass = self.mass + np.bincount(where, change.reshape(-1), classes)
+        squares = self.squares + np.bincount(where, share.reshape(-1) ** 2, classes)
+        squares -= np.bincount(options[:, 0], confidence**2, classes)
+        sums = self.sums.copy()
+        for start in range(0, len(rows), 1024):
+            block = slice(start, start + 1024)
+            moves = np.zeros((len(rows[block]), classes), np.float32)
+            np.put_along_axis(moves, options[block].astype(np.int64), change[block], axis=1)
+            sums += moves.T @ rows[block]
+        return Evidence(np.maximum(mass, 0.0), np.maximum(squares, 0.0), sums)
+
+
+def matching_temperature(logits: np.ndarray, labels: np.ndarray, believed: float) -> float:
+    """The temperature, 1 or more, at which the labels' mean probability is what was believed.
+
+    With CLIP's answers as labels and its mean confidence, the adapted classifier then believes
+    CLIP as much as CLIP does: it keeps CLIP's own calibration, doubts included.
+    """
+    below = logits - logits[np.arange(len(labels)), labels][:, None]
+    low, high = 1.0, 16.0
+    for _ in range(12):
+        middle = math.sqrt(low * high)
+        with np.errstate(over="ignore"):
+            belief = float((1.0 / np.exp(below / np.float32(middle)).sum(axis=1)).mean())
+        low, high = (middle, high) if belief > believed else (low, middle)
+    return low
 
 
 def _candidates(classes: int) -> np.dtype[np.void]:
