@@ -84,10 +84,14 @@ def bulk(small: bool) -> list[Row]:
     def soba_tenths() -> None:
         soba.SOBA(text, refresh="tenths", total=n).adapt(stream)
 
+    def soba_plus() -> None:
+        soba.SOBAPlus(text).adapt(stream)
+
     size = f"{n:,} x {width}, C={classes}"
     rounds = 3 if small else 7
     return [
-        Row(f"SOBA.adapt, tenths, {size} / zero-shot", ratio(soba_tenths, zero_shot, rounds), 4.0)
+        Row(f"SOBA.adapt, tenths, {size} / zero-shot", ratio(soba_tenths, zero_shot, rounds), 4.0),
+        Row(f"SOBAPlus.adapt, {size} / zero-shot", ratio(soba_plus, zero_shot, rounds), 4.5),
     ]
 
 

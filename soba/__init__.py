@@ -9,6 +9,7 @@
 from soba.adapt.gda import GDA
 from soba.adapt.ncm import NCM
 from soba.adapt.soba import SOBA
+from soba.adapt.soba_plus import SOBAPlus
 from soba.adapt.tda import TDA
 from soba.adapt.tip_adapter import TipAdapter
 from soba.adapt.zero_shot import ZeroShot
@@ -23,6 +24,7 @@ __all__ = [
     "SOBA",
     "TDA",
     "FeatureSet",
+    "SOBAPlus",
     "TipAdapter",
     "ZeroShot",
     "adapter",

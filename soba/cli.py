@@ -26,8 +26,8 @@ import numpy as np
 
 import soba
 from soba._files import replacing
-from soba.bench.evaluate import Record, evaluate, summarise
-from soba.bench.plots import heat_map
+from soba.bench.evaluate import COVERAGES, Record, evaluate, summarise
+from soba.bench.plots import curves, heat_map
 from soba.bench.scenarios import SCENARIOS, build
 from soba.bench.stress import orders_of, stress
 from soba.bench.stress import summarise as summarise_stress
@@ -77,7 +77,7 @@ def eval_(
     ],
     methods: Annotated[
         str, typer.Option(help="Comma-separated names; `soba methods` lists them.")
-    ] = "zero-shot,ncm,soba,tda",
+    ] = "zero-shot,ncm,tda,soba,soba+",
     orders: Annotated[int, typer.Option(min=1, help="Shuffled streams, seeds 0 to ORDERS-1.")] = 5,
     alpha: Annotated[
         float | None, typer.Option(min=0.0, help="Weight of the adapter against CLIP.")
@@ -102,6 +102,13 @@ def eval_(
     val: Annotated[
         Path | None, typer.Option(help="Labelled validation features they search alpha, beta on.")
     ] = None,
+    unsure: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Abstain below this probability.")
+    ] = 0.0,
+    curve: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", help="Draw accuracy over coverage: answer only the surest."),
+    ] = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Also write all records as JSON.")
     ] = None,
@@ -109,11 +116,12 @@ def eval_(
     """Compare methods on shuffled streams of a labelled feature file.
 
     Without options each method runs as its paper has it: ncm and soba with capacity 16, alpha 15
-    and a refresh at every tenth of the stream; tda with alpha 2 and beta 5. An option applies to
-    every chosen method that has such a hyper-parameter.
+    and a refresh at every tenth of the stream; tda with alpha 2 and beta 5; soba+ as it always
+    does. An option applies to every chosen method that has such a hyper-parameter.
     """
     names = _names(methods)
-    _check_folder(json_path)
+    for path in (json_path, curve):
+        _check_folder(path)
     features = soba.FeatureSet.load(file)
     if support is not None:
         features = features.with_support(soba.FeatureSet.load(support))
@@ -133,11 +141,22 @@ def eval_(
         def step(method: str, seed: int) -> None:
             progress.update(task, advance=1, description=f"{method}, order {seed}")
 
-        records = evaluate(features, names, orders=orders, overrides=overrides, step=step)
+        records = evaluate(
+            features, names, orders=orders, overrides=overrides, unsure=unsure, step=step
+        )
     summary = summarise(records)
     _write_json(json_path, records, summary)
     title = f"{file.name}: {len(features)} images, {features.classes} classes, {orders} orders"
-    out.print(_table(summary, title))
+    out.print(_table(summary, title, unsure))
+    if curve is not None:
+        curves(
+            curve,
+            {row["method"]: (100 * COVERAGES, row["accuracy_at_coverage"]) for row in summary},
+            title=f"{file.stem}: only the surest answered",
+            x_label="coverage, % of the images",
+            y_label="top-1 % of the answered",
+        )
+        out.print(f"accuracy over coverage in {curve}", soft_wrap=True)
 
 
 @app.command("stress")
@@ -219,15 +238,19 @@ def methods_() -> None:
     out.print(table)
 
 
-def _table(summary: list[Record], title: str) -> Table:
+def _table(summary: list[Record], title: str, unsure: float) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    headings = ("top-1 %", "std", "gain", "calibration error %", "seconds")
+    headings = ["top-1 %", "std", "gain", "calibration error %", "seconds"]
+    if unsure:
+        headings += ["answered %", "right of them %"]
     for heading in headings:
         table.add_column(heading, justify="right")
     best = max(row["accuracy_mean"] for row in summary)
     for row in summary:
         score = f"{row['accuracy_mean']:.2f}"
+        right = row["accuracy_answered"]
+        answered = [f"{row['answered']:.1f}", "" if right is None else f"{right:.2f}"]
         table.add_row(
             row["method"],
             f"[bold]{score}[/]" if row["accuracy_mean"] == best else score,
@@ -235,6 +258,7 @@ def _table(summary: list[Record], title: str) -> Table:
             "" if row["gain"] is None else f"{row['gain']:+.2f}",
             f"{row['calibration_error']:.2f}",
             f"{row['seconds']:.3f}",
+            *(answered if unsure else []),
         )
     return table
 

@@ -29,7 +29,7 @@ class Schedule:
         total: int | None = None,
         max_gap: int | None = None,
         first: int | None = None,
-        percent: int = 10,
+        percent: int | None = 10,
     ) -> None:
         if refresh == "tenths":
             if total is None or total < 1:
@@ -43,7 +43,7 @@ class Schedule:
         if max_gap is not None and max_gap < 1:
             raise ValueError(f"max_gap must be a positive integer or None, not {max_gap!r}")
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
-        self._first, self._percent = first or max(classes, 64), percent
+        self._first, self._percent = first or max(classes, 64), percent or 10
 
     def next_after(self, count: int) -> int | None:
         """The first boundary greater than `count`; None if there is none."""

@@ -102,7 +102,7 @@ class Ridge:
 
     def __init__(self, found: ClassStatistics, scale: float, ridge: float) -> None:
         """S is `scale` times the scatter; r is `ridge`."""
-        self._ridge, self._root = ridge, None
+        self._ridge, self._root = ridge, np.zeros((0, 0), np.float32)
         root = found.residuals
         if root is not None and len(root) < root.shape[1]:
             self._root = root * np.float32(scale**0.5)
@@ -119,11 +119,23 @@ class Ridge:
         # tr((S + r I)^-1 S) = n - r tr((S + r I)^-1), in either space
         self.trace = len(small) - ridge * float(np.trace(self._inverse, dtype=np.float64))
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What :meth:`restored` needs to solve again."""
+        value = np.array([self._ridge, self.trace])
+        return {"ridge": value, "ridge_root": self._root, "ridge_inverse": self._inverse}
+
+    @classmethod
+    def restored(cls, arrays: dict[str, np.ndarray]) -> Ridge:
+        again = cls.__new__(cls)
+        again._ridge, again.trace = (float(value) for value in arrays["ridge"])
+        again._root, again._inverse = arrays["ridge_root"], arrays["ridge_inverse"]
+        return again
+
     def solve(self, rows: np.ndarray) -> np.ndarray:
         """rows @ (S + r I)^-1, float32."""
         rows = rows.astype(np.float32)
         solved: np.ndarray
-        if self._root is None:
+        if len(self._root) == 0:
             solved = rows @ self._inverse
         else:
             inside = (rows @ self._root.T) @ self._inverse

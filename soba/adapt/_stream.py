@@ -52,12 +52,11 @@ class StreamAdapter(Adapter):
         self._queues = self._empty_queues()
 
     def _take_over(self, other: Self) -> None:
-        stored = [queue.items() for queue in other._queues.values()]
-        ids, first = np.unique(np.concatenate([items.ids for items in stored]), return_index=True)
-        features = np.concatenate([items.features for items in stored])[first]
-        if len(ids):
-            batch = Batch(np, features, False)
-            self._learn(self._clip(batch), ids, np.arange(len(ids)))
+        for name, queue in other._queues.items():
+            items = queue.items()
+            if len(items.ids):
+                clip = self._clip(Batch(np, items.features, False))
+                self._offer(name, clip, items.ids, np.arange(len(items.ids)))
         self._seen = other._seen.copy()
         self._settle()
 
@@ -128,8 +127,8 @@ class PrototypeAdapter(StreamAdapter):
         return self._queues["queue"]
 
     @property
-    def _growth(self) -> dict[str, int]:
-        """`first` and `percent` of the growth schedule, where it is not the usual one."""
+    def _growth(self) -> dict[str, int | None]:
+        """What of the schedule is not the usual: `first`, `percent`, `max_gap`."""
         return {}
 
     def _empty_queues(self) -> dict[str, EntropyQueue]:
@@ -142,8 +141,7 @@ class PrototypeAdapter(StreamAdapter):
             self.refresh,
             classes=self.classes,
             total=self.total,
-            max_gap=self.max_gap,
-            **self._growth,
+            **{"max_gap": self.max_gap} | self._growth,
         )
         self._due = self._schedule.next_after(0)
         self.statistics_: dict[str, np.ndarray] | None = None

@@ -81,6 +81,16 @@ class Adapter(ABC):
         indices = xp.argsort(-probs, axis=-1, stable=True)[:, :k]
         return batch.unwrap(indices), batch.unwrap(xp.take_along_axis(probs, indices, axis=-1))
 
+    def decide(self, features: Array, *, unsure: float = 0.0) -> Array:
+        """The likeliest class of each sample; -1 where its probability is below `unsure`."""
+        if not 0.0 <= unsure <= 1.0:
+            raise ValueError(f"unsure must be a probability, not {unsure!r}")
+        batch = read_batch(features, self.width)
+        xp, probs = batch.xp, self._probabilities(batch, self._predict(batch))
+        classes = xp.argmax(probs, axis=-1)
+        sure = xp.max(probs, axis=-1) >= unsure
+        return batch.unwrap(xp.where(sure, classes, xp.full_like(classes, -1)))
+
     def reset(self) -> Self:
         """Forget everything that was learned from samples."""
         self._reset()

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch, Clip, to_host
+from soba.adapt._arrays import Array, Batch, Clip, read_batch, softmax, to_host
 from soba.adapt._schedule import Refresh
 from soba.adapt._statistics import ClassStatistics, Ridge, class_statistics
 from soba.adapt._stream import TWIN_TOLERANCE, PrototypeAdapter
@@ -35,15 +35,45 @@ TEMPER = 0.05  # one nat of the Gaussians against one of CLIP when the queue is 
 CANDIDATES = 4  # classes an item may be shared out among: CLIP's likeliest
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for vb: keeps kappa finite
-ROOT = 0.5
-POWER = 1.5  # of the fill of the queue in the weight
+POWER = 0.75  # of the evidence in the weight
 SURE = 0.9  # items CLIP is surer of than this stay where they are
+GAPS = 16  # refreshes within a horizon, at least
 COOLED_BY = 128  # items at most
 COOLING = 0.2  # power of the temperature that would keep CLIP's own calibration
 
 
 class SOBAPlus(PrototypeAdapter):
-    """SOBA with its evidence weighed: the default, built to do no harm."""
+    """SOBA with its evidence weighed: the default, built to do no harm.
+
+    Parameters
+    ----------
+    capacity
+        Samples kept per pseudo-class; None keeps all.
+    refresh, total
+        When the statistics refresh. By default at a fixed rate of growth, from early on.
+    max_gap
+        Refresh at least every so many samples, for streams that go on for long.
+    horizon
+        Forget samples older than this many, so that an old domain does not rule forever; None:
+        never. The queue then keeps two generations of half a horizon each, and drops the older
+        one when the younger is complete: between half a horizon and a whole one counts.
+
+    Until the first refresh, and while fewer than two classes have samples or no class has
+    scatter, the answer is CLIP's.
+
+    O(C d) a sample; O(n d^2 + d^3 + C d^2) a refresh over n queued samples; C * capacity * d
+    floats, twice that with a horizon.
+
+    >>> rng = np.random.default_rng(0)
+    >>> centres = rng.normal(size=(4, 16))
+    >>> labels = np.arange(400) % 4
+    >>> stream = centres[labels] + 0.5 * rng.normal(size=(400, 16)) * np.linspace(0.1, 3, 16)
+    >>> adapter = SOBAPlus(centres + 0.8 * rng.normal(size=(4, 16)), scale=10.0)
+    >>> zero_shot = (stream @ adapter.text_features.T).argmax(1)
+    >>> adapted = adapter.adapt(stream).argmax(1)
+    >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
+    (347, 356)
+    """
 
     name: ClassVar[str] = "soba+"
     provenance: ClassVar[str] = "ours"
@@ -57,28 +87,86 @@ class SOBAPlus(PrototypeAdapter):
         refresh: Refresh = "growth",
         total: int | None = None,
         max_gap: int | None = None,
+        horizon: int | None = None,
     ) -> None:
         super().__init__(text_features, scale=scale)
         self.capacity = capacity
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        if horizon is not None and (not isinstance(horizon, int) or horizon < 2):
+            raise ValueError(f"horizon must be a whole number of samples above 1, not {horizon!r}")
+        self.horizon = horizon
         self._reset()
 
+    def explain(self, feature: Array) -> Explanation:
+        """Where the answer for one sample (d,) comes from, class by class; changes nothing."""
+        batch = read_batch(feature, self.width)
+        if len(batch) != 1:
+            raise ValueError(f"explain takes one sample, not {len(batch)}")
+        features, logits = (np.asarray(to_host(a), np.float64) for a in self._clip_logits(batch))
+        found, nothing = self.statistics_, np.zeros(self.classes)
+        if found is None:
+            probabilities = softmax(np, logits)[0]
+            return Explanation(
+                logits[0], nothing, nothing, nothing, nothing, 0.0, 1.0, probabilities
+            )
+        slope, kappa, weight = found["model"]
+        x = features - found["centre"]
+        direction = Ridge.restored(found).solve(x)[0]
+        known = found["mass"] > LEAST_MASS
+        text = self.text_features - self.text_features[known].mean(axis=0)
+        from_text = weight * slope * kappa / (found["mass"] + kappa) * (text @ direction)
+        whole = found["prototypes"] @ x[0]
+        correction = found["bias"] + found["prototypes"] @ found["centre"]
+        temperature = float(found["temperature"][0])
+        total = (logits[0] + whole + correction) / temperature
+        return Explanation(
+            clip=logits[0],
+            text=from_text,
+            queue=whole - from_text,
+            correction=correction,
+            samples=found["mass"],
+            text_worth=float(kappa),
+            temperature=temperature,
+            probabilities=softmax(np, total),
+        )
+
+    def _reset(self) -> None:
+        self._half = None if self.horizon is None else max(1, self.horizon // 2)
+        super()._reset()
+
+    def _learn(self, clip: Clip, ids: np.ndarray, rows: np.ndarray) -> None:
+        if self._half is None:
+            super()._learn(clip, ids, rows)
+            return
+        while len(rows):
+            room = self._half - self.count % self._half
+            super()._learn(clip, ids, rows[:room])
+            rows = rows[room:]
+            if self.count % self._half == 0:
+                self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
+
     @property
-    def _growth(self) -> dict[str, int]:
+    def _growth(self) -> dict[str, int | None]:
         # Early, since a wrong weight does little harm while the queue is empty; often, since in a
         # stream sorted by class the statistics know nothing of the class that comes.
-        return {"first": max(16, self.classes // 8), "percent": 33}
+        own: dict[str, int | None] = {"first": max(16, self.classes // 8), "percent": 33}
+        if self.horizon is not None:  # forgetting shows at a refresh
+            gap = max(1, self.horizon // GAPS)
+            own["max_gap"] = gap if self.max_gap is None else min(gap, self.max_gap)
+        return own
+
+    def _empty_queue(self, capacity: int | None) -> EntropyQueue:
+        return EntropyQueue(
+            self.classes,
+            self.width,
+            capacity,
+            extra_width=_candidates(self.classes).itemsize,
+            twin_tolerance=TWIN_TOLERANCE,
+        )
 
     def _empty_queues(self) -> dict[str, EntropyQueue]:
-        return {
-            "queue": EntropyQueue(
-                self.classes,
-                self.width,
-                self.capacity,
-                extra_width=_candidates(self.classes).itemsize,
-                twin_tolerance=TWIN_TOLERANCE,
-            )
-        }
+        generations = ("queue",) if self.horizon is None else ("queue", "older")
+        return {name: self._empty_queue(self.capacity) for name in generations}
 
     def _extra(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
         """CLIP's likeliest classes for a sample, its label first, and their log-probabilities."""
@@ -100,6 +188,9 @@ class SOBAPlus(PrototypeAdapter):
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
         queue = self.queue
+        if "older" in self._queues:
+            queue = self._queues["older"].copy()
+            queue.merge(self.queue)
         labels, ranks = np.nonzero(queue.filled)
         slots = queue.slots[labels, ranks]
         candidates = queue.extra[labels, slots].view(_candidates(self.classes))[:, 0]
@@ -117,27 +208,25 @@ class SOBAPlus(PrototypeAdapter):
         unsure = np.flatnonzero(confidence < SURE)
         if model is not None and len(unsure):
             rows = queue.features[labels[unsure], slots[unsure]]
-            evidence = evidence.shared_out(rows, candidates[unsure], *model)
+            evidence = evidence.shared_out(
+                rows, candidates[unsure], model["prototypes"], model["bias"]
+            )
             model = self._model(evidence, ridge, trace)
         if model is None:
             return None
-        weights, bias = model
+        weights, bias = model["prototypes"], model["bias"]
         # The least sure item of each class stands last; some hundred of them are enough.
         last = np.flatnonzero(np.append(labels[1:] != labels[:-1], True))
         last = last[:: -(-len(last) // COOLED_BY)]
         rows = queue.features[labels[last], slots[last]]
         logits = rows @ (self._scaled_text + weights).T + bias
         temperature = matching_temperature(logits, labels[last], float(confidence[last].mean()))
-        return {
-            "prototypes": weights,
-            "bias": bias,
-            "temperature": np.array([temperature**COOLING]),
-        }
+        return model | ridge.arrays() | {"temperature": np.array([temperature**COOLING])}
 
     def _model(
         self, evidence: Evidence, ridge: Ridge, trace: float
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Weights and bias of every class, as added to CLIP's logits."""
+    ) -> dict[str, np.ndarray] | None:
+        """Weights and bias of every class, as added to CLIP's logits, and what they came from."""
         n, seen = evidence.mass, evidence.mass > LEAST_MASS
         if seen.sum() < 2:
             return None
@@ -161,14 +250,45 @@ class SOBAPlus(PrototypeAdapter):
         weights = ridge.solve(posterior)
         bias = 0.5 * (ridge.trace / precision - np.vecdot(weights, posterior)) - weights @ centre
         most = self.capacity or float(n.max())
-        fill = float((np.minimum(n / most, 1.0) ** ROOT).mean())
-        weight = TEMPER * (1.0 + SHRINKAGE) * fill**POWER
-        return np.float32(weight) * weights, (weight * bias).astype(np.float32)
+        # To tell two classes apart takes evidence on both: the mean over pairs of classes of
+        # sqrt(n_i n_j) / capacity, which is the square of a mean.
+        evidence_in_pairs = float(np.sqrt(np.minimum(n / most, 1.0)).mean()) ** 2
+        weight = TEMPER * (1.0 + SHRINKAGE) * evidence_in_pairs**POWER
+        return {
+            "prototypes": np.float32(weight) * weights,
+            "bias": (weight * bias).astype(np.float32),
+            "centre": centre,
+            "mass": n,
+            "model": np.array([slope, kappa, weight]),
+        }
 
     def _score(self, batch: Batch, features: Array) -> Array:
         scores = self._linear(batch, features)
         scores += self._statistic("bias", batch)
         return scores
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where an answer comes from: logits = (clip + text + queue + correction) / temperature.
+
+    All but the last three are arrays over the classes.
+    """
+
+    clip: np.ndarray  # CLIP's logits
+    text: np.ndarray  # what the text adds as the prior of a class mean, in image space
+    queue: np.ndarray  # what the class's own samples in the queue add
+    correction: np.ndarray  # bias: the length of the mean, and how well it is known
+    samples: np.ndarray  # n_k, samples behind each class, counted by CLIP's confidence in them
+    text_worth: float  # kappa, how many samples the text of a class is worth
+    temperature: float
+    probabilities: np.ndarray
+
+    @property
+    def logits(self) -> np.ndarray:
+        """What `predict` gives."""
+        summed: np.ndarray = self.clip + self.text + self.queue + self.correction
+        return summed / self.temperature
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import csv
 import math
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -137,6 +137,16 @@ class TDA(StreamAdapter):
             if len(chosen):
                 self._offer(name, clip, ids, chosen)
         self._seen.add(ids[rows])
+
+    def _take_over(self, other: Self) -> None:
+        # Every sample was offered to the positive cache once, so all that are kept are again;
+        # which of them are unsure depends on the text.
+        stored = [queue.items() for queue in other._queues.values()]
+        ids, first = np.unique(np.concatenate([items.ids for items in stored]), return_index=True)
+        if len(ids):
+            features = np.concatenate([items.features for items in stored])[first]
+            self._learn(self._clip(Batch(np, features, False)), ids, np.arange(len(ids)))
+        self._seen = other._seen.copy()
 
     def _unsure(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
         """The rows that may enter the negative cache."""

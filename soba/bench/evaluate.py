@@ -12,11 +12,12 @@ import numpy as np
 import soba
 from soba.adapt._few_shot import FewShotAdapter
 from soba.adapt.base import Adapter, parameter_defaults
-from soba.bench.metrics import accuracy, calibration_error, softmax
+from soba.bench.metrics import accuracy, accuracy_at_coverage, calibration_error, softmax
 from soba.encode.store import FeatureSet
 from soba.registry import adapter_class
 
 Record = dict[str, Any]
+COVERAGES = np.arange(1, 21) / 20  # shares of the samples that are answered
 PAPER_SCHEDULE = ("ncm", "soba")  # refresh at every tenth of the stream, as the paper has it
 
 
@@ -26,12 +27,14 @@ def evaluate(
     *,
     orders: int = 5,
     overrides: dict[str, Any] | None = None,
+    unsure: float = 0.0,
     step: Callable[[str, int], None] = lambda method, seed: None,
 ) -> list[Record]:
     """One record per (method, seed): the stream in the order `default_rng(seed).permutation(n)`.
 
-    `overrides` go to every method that has such a hyper-parameter; `step` is called after each
-    stream. All that can be checked is checked before the first stream runs.
+    `overrides` go to every method that has such a hyper-parameter; samples whose probability
+    stays below `unsure` count as not answered; `step` is called after each stream. All that can
+    be checked is checked before the first stream runs.
     """
     methods = list(methods)
     if features.labels is None:
@@ -49,7 +52,7 @@ def evaluate(
     for name in methods:
         for seed in range(orders):
             order = np.random.default_rng(seed).permutation(len(features))
-            records.append(_run(name, features, settings[name], seed, order))
+            records.append(_run(name, features, settings[name], seed, order, unsure))
             step(name, seed)
     return records
 
@@ -85,9 +88,19 @@ def summarise(records: list[Record]) -> list[Record]:
                 "gain": float(np.mean(gains)) if gains else None,
                 "calibration_error": float(np.mean([run["calibration_error"] for run in runs])),
                 "seconds": float(np.mean([run["seconds"] for run in runs])),
+                "answered": float(np.mean([run["answered"] for run in runs])),
+                "accuracy_answered": _mean(run["accuracy_answered"] for run in runs),
+                "accuracy_at_coverage": np.mean(
+                    [run["accuracy_at_coverage"] for run in runs], axis=0
+                ).tolist(),
             }
         )
     return rows
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _prepare(name: str, features: FeatureSet, settings: Record) -> Adapter:
@@ -103,13 +116,17 @@ def _prepare(name: str, features: FeatureSet, settings: Record) -> Adapter:
     return made
 
 
-def _run(name: str, features: FeatureSet, settings: Record, seed: int, order: np.ndarray) -> Record:
+def _run(
+    name: str, features: FeatureSet, settings: Record, seed: int, order: np.ndarray, unsure: float
+) -> Record:
     assert features.labels is not None
     adapter = _prepare(name, features, settings)
     stream, labels = features.image_features[order], features.labels[order]
     start = time.perf_counter()
     logits = adapter.adapt(stream)
     seconds = time.perf_counter() - start
+    probabilities = softmax(logits)
+    sure = probabilities.max(axis=1) >= unsure
     return {
         "dataset": features.source.stem if features.source else None,
         "encoder": features.fingerprint,
@@ -119,7 +136,10 @@ def _run(name: str, features: FeatureSet, settings: Record, seed: int, order: np
         "samples": len(labels),
         "views": features.image_features.shape[1] if features.image_features.ndim == 3 else 1,
         "accuracy": accuracy(logits, labels),
-        "calibration_error": calibration_error(softmax(logits), labels),
+        "calibration_error": calibration_error(probabilities, labels),
+        "answered": 100.0 * float(sure.mean()),
+        "accuracy_answered": accuracy(logits[sure], labels[sure]) if sure.any() else None,
+        "accuracy_at_coverage": accuracy_at_coverage(probabilities, labels, COVERAGES).tolist(),
         "seconds": seconds,
         "hyper_parameters": adapter.params,
         "tuned_on": getattr(adapter, "tuned_on_", None) or "paper or given",

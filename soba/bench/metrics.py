@@ -21,6 +21,22 @@ def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
     return 100.0 * float((logits.argmax(axis=1) == labels).mean())
 
 
+def accuracy_at_coverage(
+    probabilities: np.ndarray, labels: np.ndarray, coverages: np.ndarray
+) -> np.ndarray:
+    """Top-1 accuracy in percent on the surest share of the samples, for each share.
+
+    >>> probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.45, 0.55]])
+    >>> accuracy_at_coverage(probabilities, np.array([0, 0, 1, 1]), np.array([0.5, 1.0])).tolist()
+    [100.0, 75.0]
+    """
+    hit = probabilities.argmax(axis=1) == labels
+    order = np.argsort(-probabilities.max(axis=1), kind="stable")
+    answered = np.clip(np.ceil(coverages * len(labels)).astype(int), 1, len(labels))
+    right: np.ndarray = 100.0 * np.cumsum(hit[order])[answered - 1] / answered
+    return right
+
+
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     """Expected calibration error in percent: |confidence - accuracy| over equal-width bins.
 
