@@ -208,7 +208,7 @@ def stress_(
         )
     summary = summarise_stress(records)
     _write_json(json_path, records, summary)
-    title = f"{file.name}: zero-shot top-1 %, and gains over it: mean (worst order)"
+    title = f"{file.name}: zero-shot top-1 %, and gains over it: mean/worst order"
     out.print(_stress_table(summary, names, chosen, title))
     cells = {(row["scenario"], row["method"]): row for row in summary}
     shown = [name for name in names if name != "zero-shot"]
@@ -282,7 +282,7 @@ def _stress_table(
             if name == "zero-shot":
                 shown.append(f"{row['accuracy_mean']:.2f}")
                 continue
-            text = f"{row['gain']:+.1f} ({row['gain_worst']:+.1f})"
+            text = f"{row['gain']:+.1f}/{row['gain_worst']:+.1f}"
             if row is worst and row["gain"] < 0:
                 text = f"[bold white on red]{text}[/]"
             elif row["gain"] < 0:

@@ -44,7 +44,7 @@ def test_eval_prints_a_table_and_writes_records(file, tmp_path):
     ):
         assert word in out
     found = json.loads((tmp_path / "out.json").read_text())
-    assert len(found["records"]) == 8
+    assert len(found["records"]) == 10
     assert {"method", "seed", "accuracy", "seconds"} <= set(found["records"][0])
     by_method = {row["method"]: row for row in found["summary"]}
     assert f"{by_method['soba']['accuracy_mean']:.2f}" in out
@@ -149,6 +149,25 @@ def test_bad_input_is_one_line_and_exit_code_2(file, tmp_path):
     out = run("eval", tmp_path / "nan.npz", code=2)
     assert "nan.npz" in out
     assert "row 3" in out
+
+
+def test_eval_unsure_and_its_curve(file, tmp_path):
+    out = run("eval", file, "--orders", 1, "--unsure", 0.5, "--curve", tmp_path / "curve.png")
+    assert "answered" in out
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_stress_prints_writes_and_draws(file, tmp_path):
+    json_path, plot = tmp_path / "out.json", tmp_path / "map.png"
+    names = "2 per class,sorted by class"
+    out = run("stress", file, "--scenarios", names, "--json", json_path, "--plot", plot)
+    for word in ("zero-shot", "tda", "soba", "soba+", "sorted by class", "average"):
+        assert word in out
+    found = json.loads(json_path.read_text())
+    assert len(found["records"]) == 2 * 20 * 4
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "no scenario 'monday'" in run("stress", file, "--scenarios", "monday", code=2)
+    assert "learns from labels" in run("stress", file, "--methods", "gda", "--plot", plot, code=2)
 
 
 def test_methods_and_help():

@@ -36,8 +36,9 @@ CANDIDATES = 4  # classes an item may be shared out among: CLIP's likeliest
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for vb: keeps kappa finite
 POWER = 0.75  # of the evidence in the weight
-SURE = 0.9  # items CLIP is surer of than this stay where they are
+SURE, DOUBT = 0.95, 0.05  # items surer than this stay put; those less sure by DOUBT are free
 GAPS = 16  # refreshes within a horizon, at least
+HOTTEST = 16.0
 COOLED_BY = 128  # items at most
 COOLING = 0.2  # power of the temperature that would keep CLIP's own calibration
 
@@ -194,7 +195,7 @@ class SOBAPlus(PrototypeAdapter):
         labels, ranks = np.nonzero(queue.filled)
         slots = queue.slots[labels, ranks]
         candidates = queue.extra[labels, slots].view(_candidates(self.classes))[:, 0]
-        confidence = np.exp(candidates["log_prob"][:, 0].astype(np.float64))
+        confidence = self._counts_as(candidates)
         by_rank = np.zeros(queue.entropies.shape)
         by_rank[labels, ranks] = confidence
         found = class_statistics(queue, by_rank)
@@ -209,7 +210,7 @@ class SOBAPlus(PrototypeAdapter):
         if model is not None and len(unsure):
             rows = queue.features[labels[unsure], slots[unsure]]
             evidence = evidence.shared_out(
-                rows, candidates[unsure], model["prototypes"], model["bias"]
+                rows, candidates[unsure], confidence[unsure], model["prototypes"], model["bias"]
             )
             model = self._model(evidence, ridge, trace)
         if model is None:
@@ -222,6 +223,11 @@ class SOBAPlus(PrototypeAdapter):
         logits = rows @ (self._scaled_text + weights).T + bias
         temperature = matching_temperature(logits, labels[last], float(confidence[last].mean()))
         return model | ridge.arrays() | {"temperature": np.array([temperature**COOLING])}
+
+    def _counts_as(self, candidates: np.ndarray) -> np.ndarray:
+        """(n,) how much of a sample each item counts as: CLIP's confidence in its label."""
+        counts: np.ndarray = np.exp(candidates["log_prob"][:, 0].astype(np.float64))
+        return counts
 
     def _model(
         self, evidence: Evidence, ridge: Ridge, trace: float
@@ -316,18 +322,25 @@ class Evidence:
         return float((1.0 - self.squares[seen] / self.mass[seen] ** 2).sum())
 
     def shared_out(
-        self, rows: np.ndarray, candidates: np.ndarray, weights: np.ndarray, bias: np.ndarray
+        self,
+        rows: np.ndarray,
+        candidates: np.ndarray,
+        confidence: np.ndarray,
+        weights: np.ndarray,
+        bias: np.ndarray,
     ) -> Evidence:
         """One step of EM: each item goes to its candidate classes by their probability now."""
         options, log_probs = candidates["class"], candidates["log_prob"]
-        confidence = np.exp(log_probs[:, 0])
         scores = log_probs + bias[options]
         for column in range(options.shape[1]):
             scores[:, column] += np.vecdot(rows, weights[options[:, column]])
         share = np.exp(scores - scores.max(axis=1, keepdims=True))
-        share *= (confidence / share.sum(axis=1))[:, None]
+        # What an item gives away goes up with doubt, not by a jump at a threshold.
+        free = confidence * np.clip((SURE - confidence) / DOUBT, 0.0, 1.0)
+        share *= (free / share.sum(axis=1))[:, None]
         change = share.copy()
-        change[:, 0] -= confidence  # the label's, where all of it was
+        change[:, 0] -= free
+        share[:, 0] += confidence - free
         classes, where = len(self.mass), options.reshape(-1)
         mass = self.mass + np.bincount(where, change.reshape(-1), classes)
         squares = self.squares + np.bincount(where, share.reshape(-1) ** 2, classes)
@@ -348,13 +361,27 @@ def matching_temperature(logits: np.ndarray, labels: np.ndarray, believed: float
     CLIP as much as CLIP does: it keeps CLIP's own calibration, doubts included.
     """
     below = logits - logits[np.arange(len(labels)), labels][:, None]
-    low, high = 1.0, 16.0
-    for _ in range(12):
-        middle = math.sqrt(low * high)
+
+    def excess(log_temperature: float) -> float:
         with np.errstate(over="ignore"):
-            belief = float((1.0 / np.exp(below / np.float32(middle)).sum(axis=1)).mean())
-        low, high = (middle, high) if belief > believed else (low, middle)
-    return low
+            e = np.exp(below / np.float32(math.exp(log_temperature)))
+        return float((1.0 / e.sum(axis=1)).mean()) - believed
+
+    low, high = 0.0, math.log(HOTTEST)
+    at_low, at_high = excess(low), excess(high)
+    if at_low <= 0.0 or at_high >= 0.0:
+        return 1.0 if at_low <= 0.0 else HOTTEST
+    # Regula falsi (Illinois): exact in a dozen steps, so that rounding does not make it jump.
+    for _ in range(24):
+        middle = (low * at_high - high * at_low) / (at_high - at_low)
+        at_middle = excess(middle)
+        if at_middle > 0.0:
+            low, at_low, at_high = middle, at_middle, at_high / 2
+        else:
+            high, at_high, at_low = middle, at_middle, at_low / 2
+        if abs(at_middle) < 1e-7 or high - low < 1e-7:
+            break
+    return math.exp(middle)
 
 
 def _candidates(classes: int) -> np.dtype[np.void]:

@@ -37,7 +37,16 @@ def test_paper_settings_and_overrides():
 
 def test_summary():
     runs = [
-        {"method": m, "seed": s, "accuracy": a, "calibration_error": 1.0, "seconds": 2.0}
+        {
+            "method": m,
+            "seed": s,
+            "accuracy": a,
+            "calibration_error": 1.0,
+            "seconds": 2.0,
+            "answered": 100.0,
+            "accuracy_answered": a,
+            "accuracy_at_coverage": [a],
+        }
         for m, s, a in (
             ("zero-shot", 0, 50.0),
             ("zero-shot", 1, 50.0),

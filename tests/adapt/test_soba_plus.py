@@ -1,0 +1,215 @@
+import numpy as np
+import pytest
+
+import soba
+from soba.adapt import soba_plus as module
+from soba.adapt.soba_plus import SOBAPlus, matching_temperature
+from soba.testing import example_stream
+
+FEATURES, LABELS, TEXT = example_stream(n=400, classes=6, width=20, seed=7)
+
+
+def reference(features, labels, text, scale, capacity=16):
+    """The formulas of the header with dense matrices in float64: weights, bias, temperature."""
+    n_items, d = features.shape
+    classes = len(text)
+    z = scale * features @ text.T
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    rows = np.arange(n_items)
+    confidence = p[rows, labels]
+    R = np.zeros((n_items, classes))
+    R[rows, labels] = confidence
+
+    # S comes from the labels CLIP gave, once.
+    n = R.sum(0)
+    means = R.T @ features / np.maximum(n, 1e-9)[:, None]
+    seen = n > 0.05
+    freedom = (1 - (R**2).sum(0)[seen] / n[seen] ** 2).sum()
+    S = np.zeros((d, d))
+    for i in range(n_items):
+        gap = features[i] - means[labels[i]]
+        S += confidence[i] / n[labels[i]] / freedom * np.outer(gap, gap)
+    A = np.linalg.inv(S + 10.0 * np.trace(S) / d * np.eye(d))
+
+    def model(R):
+        n, squares = R.sum(0), (R**2).sum(0)
+        seen = n > 0.05
+        mu = R.T @ features / np.maximum(n, 1e-9)[:, None]
+        g, t = mu[seen].mean(0), text - text[seen].mean(0)
+        D = np.where(seen[:, None], mu - g, 0.0)
+        c = max((n[:, None] * D * t)[seen].sum() / (n[:, None] * t * t)[seen].sum(), 0.0)
+        left = ((D - c * t) ** 2).sum(1) - np.trace(S) * squares / np.maximum(n, 1e-9) ** 2
+        kappa = np.trace(S) / max(left[seen].mean(), 1e-3 * np.trace(S))
+        m = (n[:, None] * D + kappa * c * t) / (n + kappa)[:, None]
+        W = m @ A
+        b = -(W * m).sum(1) / 2 + np.trace(A @ S) / (2 * (n + kappa)) - W @ g
+        fill = np.minimum(n / capacity, 1)
+        pairs = np.sqrt(np.outer(fill, fill)).mean()
+        weight = 0.05 * 11.0 * pairs**0.75
+        return weight * W, weight * b
+
+    W, b = model(R)
+    few = min(4, classes)
+    for i in np.flatnonzero(confidence < 0.95):
+        best = np.argsort(-z[i])[:few]
+        score = z[i, best] + features[i] @ W[best].T + b[best]
+        share = np.exp(score - score.max())
+        free = confidence[i] * min((0.95 - confidence[i]) / 0.05, 1.0)
+        R[i, labels[i]] -= free
+        R[i, best] += free * share / share.sum()
+    W, b = model(R)
+    last = [np.flatnonzero(labels == k)[-1] for k in np.unique(labels)]
+    logits = (z + features @ W.T + b)[last]
+    T = matching_temperature(logits, labels[last], confidence[last].mean()) ** 0.2
+    return W, b, T
+
+
+@pytest.mark.parametrize("n", [18, 60, 400])
+def test_equals_the_formulas(n):
+    adapter = SOBAPlus(TEXT, scale=15.0, refresh=n)
+    adapter.adapt(FEATURES[:n])
+    items = adapter.queue.items()
+    W, b, T = reference(items.features.astype(float), items.labels, TEXT, 15.0)
+    expected = (15.0 * FEATURES @ TEXT.T + FEATURES @ W.T + b) / T
+    np.testing.assert_allclose(
+        adapter.predict(FEATURES), expected, atol=2e-4 * np.abs(expected).max()
+    )
+    assert (np.exp(items.extra.view(module._candidates(6))["log_prob"][:, 0, 0]) < 0.9).any()
+
+
+def test_what_is_not_known_falls_back_to_clip():
+    zero_shot = soba.ZeroShot(TEXT).predict(FEATURES)
+    assert np.array_equal(SOBAPlus(TEXT).predict(FEATURES), zero_shot)
+    one_class = SOBAPlus(TEXT, refresh=1)
+    one_class.adapt(np.repeat(TEXT[:1], 9, axis=0))
+    assert one_class.statistics_ is None
+    single = SOBAPlus(np.eye(4), refresh=1)
+    single.adapt(np.eye(4)[:3])  # one sample a class: no scatter
+    assert single.statistics_ is None
+
+
+def test_explanation_adds_up():
+    adapter = SOBAPlus(TEXT, scale=15.0)
+    before = adapter.explain(FEATURES[0])
+    assert np.array_equal(before.queue, np.zeros(6))
+    np.testing.assert_allclose(before.logits, adapter.predict(FEATURES[0]), rtol=1e-5)
+    adapter.adapt(FEATURES)
+    state = adapter.state()
+    for row in FEATURES[:20]:
+        found = adapter.explain(row)
+        np.testing.assert_allclose(found.logits, adapter.predict(row), atol=1e-4)
+        np.testing.assert_allclose(found.probabilities, adapter.predict_proba(row), atol=1e-5)
+        assert np.abs(found.queue).max() > 0.01
+        assert np.abs(found.text).max() > 0.001
+    assert found.samples.shape == (6,)
+    assert 0 < found.samples.sum() <= 6 * 16
+    assert found.text_worth > 0
+    loaded = SOBAPlus.from_state(state)
+    np.testing.assert_allclose(
+        loaded.explain(FEATURES[3]).queue, adapter.explain(FEATURES[3]).queue
+    )
+    with pytest.raises(ValueError, match="one sample"):
+        adapter.explain(FEATURES[:2])
+
+
+def test_more_samples_of_a_class_move_weight_from_text_to_queue():
+    shares = []
+    for n in (40, 400):
+        adapter = SOBAPlus(TEXT, scale=15.0, refresh=n)
+        adapter.adapt(FEATURES[:n])
+        found = adapter.explain(FEATURES[0])
+        shares.append((found.samples / (found.samples + found.text_worth)).mean())
+    assert shares[1] > shares[0]
+
+
+def test_horizon_forgets():
+    adapter = SOBAPlus(TEXT, horizon=100)
+    for start in range(0, 400, 7):
+        adapter.adapt(FEATURES[start : start + 7])
+        seen = adapter.count
+        ids = np.concatenate([queue.items().ids for queue in adapter._queues.values()])
+        assert ids.min() >= seen - 100
+        assert (ids >= seen - 50).any() or seen % 50 < 7
+    never = SOBAPlus(TEXT)
+    never.adapt(FEATURES)
+    assert never.queue.items().ids.min() < 100
+    for horizon in (0, 1, 2.5, "long"):
+        with pytest.raises(ValueError, match="horizon"):
+            SOBAPlus(TEXT, horizon=horizon)
+
+
+def test_max_gap_refreshes_often():
+    boundaries = SOBAPlus(TEXT, max_gap=20)._schedule.boundaries(1000)
+    assert max(np.diff(boundaries)) == 20
+    assert max(np.diff(SOBAPlus(TEXT, horizon=160)._schedule.boundaries(1000))) == 10
+
+
+def test_matching_temperature():
+    rng = np.random.default_rng(0)
+    logits, labels = 5.0 * rng.normal(size=(200, 10)), rng.integers(10, size=200)
+    for believed in (0.12, 0.15):
+        T = matching_temperature(logits, labels, believed)
+        p = np.exp(logits / T)
+        p /= p.sum(1, keepdims=True)
+        sure = np.eye(10)[labels] * 50.0
+        assert T >= 1.0
+        assert matching_temperature(sure, labels, 1.0) == 1.0
+    assert matching_temperature(sure, labels, 0.9) > matching_temperature(sure, labels, 0.99) > 1.0
+    T = matching_temperature(sure, labels, 0.9)
+    p = 1.0 / (1.0 + 9.0 * np.exp(-50.0 / T))
+    assert p == pytest.approx(0.9, abs=0.01)
+
+
+def test_decide_abstains():
+    adapter = SOBAPlus(TEXT, scale=15.0)
+    adapter.adapt(FEATURES)
+    probabilities = adapter.predict_proba(FEATURES)
+    decided = adapter.decide(FEATURES, unsure=0.7)
+    sure = probabilities.max(1) >= 0.7
+    assert 0 < sure.sum() < 400
+    assert (decided[~sure] == -1).all()
+    assert np.array_equal(decided[sure], probabilities.argmax(1)[sure])
+    assert np.array_equal(adapter.decide(FEATURES), probabilities.argmax(1))
+    assert adapter.decide(FEATURES[0]) == probabilities[0].argmax()
+    with pytest.raises(ValueError, match="unsure"):
+        adapter.decide(FEATURES, unsure=70)
+
+
+def test_the_bound_on_harm_and_the_gains(whurs19):
+    """Every stress scenario, on real features: the figures of the docs."""
+    from soba.bench.stress import stress, summarise
+
+    features = soba.FeatureSet.load(whurs19)
+    rows = summarise(stress(features, ["zero-shot", "tda", "soba", "soba+"]))
+    cells = {(row["scenario"], row["method"]): row for row in rows}
+    scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
+    for scenario in scenarios:
+        ours, clip = cells[scenario, "soba+"], cells[scenario, "zero-shot"]
+        few = ours["scored"] < 500
+        assert ours["gain"] >= (-0.6 if few else -0.3), scenario
+        if scenario != "wrong text":
+            extra = ours["calibration_error"] - clip["calibration_error"]
+            assert extra <= (1.5 if few else 0.5), scenario
+    average = {
+        m: np.mean([cells[s, m]["gain"] for s in scenarios]) for m in ("tda", "soba", "soba+")
+    }
+    assert average["soba+"] > max(average["tda"], average["soba"])
+    least, gain = {"clip_rn50": (85.5, 9.0), "clip_vitb32": (88.3, 4.5)}[whurs19.stem]
+    assert cells["all", "soba+"]["accuracy_mean"] >= least
+    assert average["soba+"] >= gain
+
+
+def test_a_horizon_after_a_shift(whurs19):
+    """On the second half, behind the change: at least as good as without a horizon."""
+    from soba.bench.scenarios import build
+    from soba.bench.stress import run_one
+
+    features = soba.FeatureSet.load(whurs19)
+    scores = {None: [], 800: []}
+    for seed in range(5):
+        stream = build("shift", features, seed)
+        for horizon, found in scores.items():
+            record = run_one(SOBAPlus(stream.text_features, horizon=horizon), stream)
+            found.append(record["second_half"])
+    assert np.mean(scores[800]) >= np.mean(scores[None])
