@@ -170,6 +170,7 @@ def stress_(
     scenarios: Annotated[
         str | None, typer.Option(help="Comma-separated names of scenarios; default: all of them.")
     ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first order.")] = 0,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="PNG", help="Heat map of the gains. Default: FILE's name + -stress."),
@@ -204,6 +205,7 @@ def stress_(
             features,
             names,
             scenarios=chosen,
+            seed=seed,
             step=lambda name: progress.update(task, advance=1, description=name),
         )
     summary = summarise_stress(records)

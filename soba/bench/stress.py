@@ -28,9 +28,13 @@ def stress(
     methods: Iterable[str],
     *,
     scenarios: Iterable[str] = tuple(SCENARIOS),
+    seed: int = 0,
     step: Callable[[str], None] = lambda name: None,
 ) -> list[Record]:
-    """One record per (scenario, method, seed); `step` is called after each stream."""
+    """One record per (scenario, method, order); orders are seeded from `seed` on.
+
+    `step` is called after each stream.
+    """
     methods, scenarios = list(methods), list(scenarios)
     for name in methods:
         if issubclass(adapter_class(name), FewShotAdapter):
@@ -38,11 +42,11 @@ def stress(
     features.check_values()
     records = []
     for scenario in scenarios:
-        for seed in range(orders_of(build(scenario, features, 0))):
-            stream = build(scenario, features, seed)
+        for order in range(seed, seed + orders_of(build(scenario, features, 0))):
+            stream = build(scenario, features, order)
             for name in methods:
                 record = run_one(make(name, stream, features.logit_scale), stream)
-                records.append({"scenario": scenario, "method": name, "seed": seed} | record)
+                records.append({"scenario": scenario, "method": name, "seed": order} | record)
                 step(scenario)
     return records
 
