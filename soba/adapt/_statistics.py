@@ -103,19 +103,17 @@ class Ridge:
     def __init__(self, found: ClassStatistics, scale: float, ridge: float) -> None:
         """S is `scale` times the scatter; r is `ridge`."""
         self._ridge, self._root = ridge, np.zeros((0, 0), np.float32)
-        root = found.residuals
-        if root is not None and len(root) < root.shape[1]:
-            self._root = root * np.float32(scale**0.5)
+        if found.residuals is not None:
+            self._root = found.residuals * np.float32(scale**0.5)
             small = (self._root @ self._root.T).astype(np.float64)
-        elif found.scatter is not None:
-            small = scale * found.scatter
         else:
-            assert root is not None
-            small = scale * (root.T @ root).astype(np.float64)
+            assert found.scatter is not None
+            small = scale * found.scatter
         small[np.diag_indices_from(small)] += ridge
-        # The condition number is below the number of samples over `ridge`'s share of the trace:
-        # float32 is good to about 1e-6, at half the time.
-        self._inverse = inverse(small.astype(np.float32))
+        # The condition number is below tr(S)/r. Up to some ten thousand, float32 is good to about
+        # 1e-6, at half the time.
+        well = scale * found.trace <= 65536.0 * ridge
+        self._inverse = inverse(small.astype(np.float32 if well else np.float64))
         # tr((S + r I)^-1 S) = n - r tr((S + r I)^-1), in either space
         self.trace = len(small) - ridge * float(np.trace(self._inverse, dtype=np.float64))
 
@@ -133,14 +131,14 @@ class Ridge:
 
     def solve(self, rows: np.ndarray) -> np.ndarray:
         """rows @ (S + r I)^-1, float32."""
-        rows = rows.astype(np.float32)
-        solved: np.ndarray
+        rows = rows.astype(self._inverse.dtype)
         if len(self._root) == 0:
             solved = rows @ self._inverse
         else:
             inside = (rows @ self._root.T) @ self._inverse
-            solved = (rows - inside @ self._root) / np.float32(self._ridge)
-        return solved
+            solved = (rows - inside @ self._root) / self._inverse.dtype.type(self._ridge)
+        single: np.ndarray = solved.astype(np.float32, copy=False)
+        return single
 
 
 def ridge_solve(found: ClassStatistics, rows: np.ndarray) -> np.ndarray:
