@@ -28,6 +28,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     A crash leaves the old file or the new one, never a half.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target}: the folder does not exist")
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     temporary = Path(name)

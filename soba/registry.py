@@ -53,9 +53,9 @@ def adapter(name: str, text_features: Any, **hyper_parameters: Any) -> Adapter:
 
 def load(path: str | os.PathLike[str], text: Any = None, **expected: Any) -> Adapter:
     """The adapter saved in a file, whichever it is; see :meth:`Adapter.load`."""
-    _, meta = load_checked(path)
+    arrays, meta = load_checked(path)
     try:
         cls = adapter_class(str(meta.get("adapter")))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return cls.load(path, text, **expected)
+    return cls._loaded(path, arrays, meta, text, expected)

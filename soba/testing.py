@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -219,7 +220,7 @@ def check_damaged_files(case: Case) -> None:
 
 
 def check_clone_and_reset(case: Case) -> None:
-    """A clone goes its own way; reset forgets what the stream taught."""
+    """A clone, a state and a pickle go their own way; reset forgets what the stream taught."""
     adapter = case.make()
     fresh = adapter.state()
     adapter.adapt(case.stream[:100])
@@ -227,6 +228,12 @@ def check_clone_and_reset(case: Case) -> None:
     clone = adapter.clone()
     clone.adapt(case.stream[100:])
     assert_same_state(adapter.state(), middle)
+    given = adapter.state()
+    copied = type(adapter).from_state(given)
+    for array in given["arrays"].values():
+        array[...] = 0
+    assert_same_state(copied.state(), middle)
+    assert_same_state(pickle.loads(pickle.dumps(adapter)).state(), middle)
     if not isinstance(adapter, FewShotAdapter):  # there, reset forgets the labels as well
         assert_same_state(adapter.reset().state(), fresh)
 
@@ -276,6 +283,14 @@ def check_with_text(case: Case) -> None:
     if isinstance(adapter, FewShotAdapter):
         _raises(ValueError, adapter.with_text, fewer)
         return
+    if isinstance(adapter, StreamAdapter):  # the same samples, as if offered under the new text
+        again = type(adapter)(fewer, **adapter.params)
+        names = [name for name in adapter.state()["arrays"] if name.endswith(".ids")]
+        kept = {i for name in names for i in adapter.state()["arrays"][name].tolist()}
+        again.adapt(case.stream[sorted(kept)], ids=sorted(kept))
+        mine, theirs = adapter.with_text(fewer).state()["arrays"], again.state()["arrays"]
+        if len(names) == 1:  # where all that is kept is offered again
+            assert np.array_equal(mine[names[0]], theirs[names[0]])
     shrunk = adapter.with_text(fewer)
     assert tuple(shrunk.adapt(case.stream[:9]).shape) == (9, 4)
     if isinstance(adapter, StreamAdapter):

@@ -234,7 +234,8 @@ def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
     probs = (mean @ softmax(xp, logits))[:, 0, :]
     surest = (mean @ logits)[:, 0, :]
     tiny = xp.finfo(probs.dtype).smallest_normal
-    entropy = -xp.vecdot(probs, xp.log(xp.maximum(probs, xp.asarray(tiny, dtype=probs.dtype))))
+    logs = xp.log(xp.maximum(probs, xp.asarray(tiny, dtype=probs.dtype)))
+    entropy = xp.maximum(-xp.vecdot(probs, logs), xp.zeros_like(probs[:, 0]))
     labels = to_host(xp.argmax(surest, axis=-1))
     return Clip(
         (mean @ x)[:, 0, :],
@@ -266,6 +267,11 @@ def _unit(xp: Any, x: Array, what: str) -> Array:
     """Rows divided by their length; one look at the lengths finds NaN, inf and zero rows."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = xp.vecdot(x, x)
+        if not bool(xp.all((squares > 1e-30) & (squares < 1e30))):
+            # So small or large that the squares round or overflow, or not to be normalised.
+            peak = xp.max(xp.abs(x), axis=-1, keepdims=True)
+            x = x / xp.where((peak > 0) & xp.isfinite(peak), peak, xp.ones_like(peak))
+            squares = xp.vecdot(x, x)
         fine = xp.isfinite(squares) & (squares > 0)
     if not bool(xp.all(fine)):
         bad = np.argwhere(~to_host(fine))[0]

@@ -20,7 +20,8 @@ class FewShotAdapter(Adapter):
 
     Hyper-parameters that are None are searched on `val=(features, labels)`, data of its own,
     never the test set; without `val` they get the method's initial values. `tuned_on_` says
-    which it was.
+    which it was. `with_text` takes other prompts for the same classes in the same order: what was
+    learned from labels is bound to them.
     """
 
     needs: ClassVar[str] = "features, few-shot labels"
@@ -35,6 +36,8 @@ class FewShotAdapter(Adapter):
             shown = ", ".join(str(k) for k in missing[:10]) + (", ..." if len(missing) > 10 else "")
             raise ValueError(f"no labelled samples of {len(missing)} classes: {shown}")
         held_out = None if val is None else self._labelled(*val)
+        if held_out is not None and len(held_out[1]) == 0:
+            raise ValueError("val holds no samples")
         self._fit(rows, targets)
         self.tuned_on_ = self._tune(held_out)
         return self

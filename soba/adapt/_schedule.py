@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from soba.adapt.base import whole
+
 Refresh = Literal["growth", "tenths"] | int
 
 
@@ -31,18 +33,15 @@ class Schedule:
         first: int | None = None,
         percent: int | None = 10,
     ) -> None:
-        if refresh == "tenths":
-            if total is None or total < 1:
-                raise ValueError('refresh="tenths" needs total=, the length of the stream')
-        elif isinstance(refresh, bool) or not (
-            refresh == "growth" or (isinstance(refresh, int) and refresh >= 1)
-        ):
+        if refresh == "tenths" and total is None:
+            raise ValueError('refresh="tenths" needs total=, the length of the stream')
+        if isinstance(refresh, str) and refresh not in ("growth", "tenths"):
             raise ValueError(
-                f'refresh must be "growth", "tenths" or a positive integer, not {refresh!r}'
+                f'refresh must be "growth", "tenths" or a whole number, not {refresh!r}'
             )
-        if max_gap is not None and max_gap < 1:
-            raise ValueError(f"max_gap must be a positive integer or None, not {max_gap!r}")
-        self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self.refresh = refresh if isinstance(refresh, str) else whole(refresh, "refresh")
+        self.total = None if total is None else whole(total, "total")
+        self.max_gap = None if max_gap is None else whole(max_gap, "max_gap")
         self._first, self._percent = first or max(classes, 64), percent or 10
 
     def next_after(self, count: int) -> int | None:

@@ -34,6 +34,11 @@ class ClassStatistics:
         return 0.0 if self.scatter is None else float(np.trace(self.scatter))
 
     @property
+    def scattered(self) -> bool:
+        """Whether any class has scatter, as opposed to copies of one sample that rounded."""
+        return self.trace > 1e-10 * len(self.seen)
+
+    @property
     def covariance(self) -> np.ndarray:
         """(d, d) float64: the mean over classes of their MLE covariances."""
         scatter = self.scatter

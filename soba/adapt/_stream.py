@@ -64,7 +64,9 @@ class StreamAdapter(Adapter):
         """The ids of n samples, and the rows among them that were not seen before."""
         if ids is None:
             start = self._seen.next_free
-            return np.arange(start, start + n), np.arange(n)
+            if start + n >= np.iinfo(np.int64).max:
+                raise ValueError(f"no ids left above {start - 1}: give ids of your own")
+            return np.arange(start, start + n, dtype=np.int64), np.arange(n)
         return ids, np.flatnonzero(~self._seen.contains(ids))
 
     def _clip(self, batch: Batch) -> Clip:
@@ -180,6 +182,11 @@ class PrototypeAdapter(StreamAdapter):
         # In one memory layout, as a state file gives it back: products round by layout.
         self.statistics_ = found and {k: np.ascontiguousarray(a) for k, a in found.items()}
         self._due = self._schedule.next_after(self.count)
+
+    def _take_over(self, other: Self) -> None:
+        super()._take_over(other)
+        if other.statistics_ is None:  # no refresh yet, or too little: the schedule decides
+            self.statistics_ = None
 
     def _add_scores(self, batch: Batch, clip: Clip, start: int, stop: int) -> None:
         """Add the adapter's logits to CLIP's for some rows, a block at a time."""

@@ -47,6 +47,8 @@ class Adapter(ABC):
     def __init__(self, text_features: Array, *, scale: float = 100.0) -> None:
         self.text_features = read_text(text_features)  # (C, d) float32 unit rows
         self.scale = positive(scale, "scale")
+        if self.scale > np.finfo(np.float32).max / 2:
+            raise ValueError(f"scale {scale!r} is beyond float32")
         self._scaled_text = self.text_features * np.float32(self.scale)
         self._mirrors: dict[str, tuple[np.ndarray, Any, Array]] = {}
 
@@ -128,7 +130,8 @@ class Adapter(ABC):
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """The adapter that :meth:`state` described."""
-        meta, arrays = state["meta"], state["arrays"]
+        meta = state["meta"]
+        arrays = {name: np.array(array) for name, array in state["arrays"].items()}
         if meta["format"] != _FORMAT:
             raise ValueError(f"state of format {meta['format']}, this version reads {_FORMAT}")
         if meta["adapter"] != cls.name:
@@ -136,6 +139,9 @@ class Adapter(ABC):
         adapter = cls(arrays["text_features"], **meta["params"])
         adapter._restore(arrays, meta)
         return adapter
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_state, (self.state(),)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file: atomic, fsynced, checksummed (safetensors)."""
@@ -145,7 +151,17 @@ class Adapter(ABC):
     @classmethod
     def load(cls, path: str | os.PathLike[str], text: Array | None = None, **expected: Any) -> Self:
         """Read a state file; `text` and hyper-parameters, where given, must match what is in it."""
-        arrays, meta = load_checked(path)
+        return cls._loaded(path, *load_checked(path), text, expected)
+
+    @classmethod
+    def _loaded(
+        cls,
+        path: str | os.PathLike[str],
+        arrays: dict[str, np.ndarray],
+        meta: dict[str, Any],
+        text: Array | None,
+        expected: dict[str, Any],
+    ) -> Self:
         try:
             adapter = cls.from_state({"meta": meta, "arrays": arrays})
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -247,6 +263,13 @@ def positive(value: float, name: str) -> float:
     if not 0.0 < value < float("inf"):
         raise ValueError(f"{name} must be positive and finite, not {value!r}")
     return float(value)
+
+
+def whole(value: int, name: str, least: int = 1) -> int:
+    """`value` as an int, if it is a whole number and large enough."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be a whole number, {least} at least, not {value!r}")
+    return int(value)
 
 
 def at_least_zero(value: float, name: str) -> float:

@@ -63,8 +63,12 @@ class EntropyQueue:
         extra_width: int = 0,
         twin_tolerance: float = 0.0,
     ) -> None:
-        if capacity is not None and (not isinstance(capacity, int | np.integer) or capacity < 1):
-            raise ValueError(f"capacity must be a positive integer or None, not {capacity!r}")
+        if capacity is not None and (
+            isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1
+        ):
+            raise ValueError(
+                f"capacity must be a whole number, 1 at least, or None, not {capacity!r}"
+            )
         self.classes, self.width, self.capacity = classes, width, capacity
         self.extra_width, self.twin_tolerance = extra_width, twin_tolerance
         self._allocate(1 if capacity is None else int(capacity))

@@ -112,7 +112,7 @@ class SOBA(PrototypeAdapter):
         wants_covariance = rotates or self.reading in ("whitened", "gda", "literal")
         found = class_statistics(self.queue, scatter=wants_covariance)
         means = found.means
-        if len(found.seen) < 2 or (wants_covariance and not found.trace > 0.0):
+        if len(found.seen) < 2 or (wants_covariance and not found.scattered):
             return None
         if self.reading == "whitened":
             centre = means.mean(axis=0)

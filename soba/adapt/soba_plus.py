@@ -5,7 +5,8 @@ samples, or none; here every quantity is estimated, and what is not known falls 
 Class k is a Gaussian N(mu_k, Sigma) in image space, Sigma shared, and mu_k has a prior from its
 text, g + c t_k. From the queue, with item i counted as p_i of a sample, p_i CLIP's confidence:
 
-- S, the pooled within-class covariance; Sigma = S + eps tr(S)/d I shrinks it, up to its size
+- S, the pooled within-class covariance; Sigma = S + eps tr(S)/d I shrinks it, up to its size;
+  tr(S) is taken to be no less than the spread of the class means
 - c, the slope of the class means on the text; kappa = tr(S) / vb, how many samples the text is
   worth, from the variance vb of the class means around it; m_k, the posterior mean
 - score_k(f) = (f - g) A m_k - m_k A m_k / 2 + tr(A S) / (2 (n_k + kappa)), with A = Sigma^-1. The
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from soba.adapt._arrays import Array, Batch, Clip, read_batch, softmax, to_host
 from soba.adapt._schedule import Refresh
 from soba.adapt._statistics import ClassStatistics, Ridge, class_statistics
 from soba.adapt._stream import TWIN_TOLERANCE, PrototypeAdapter
+from soba.adapt.base import whole
 from soba.adapt.queue import EntropyQueue
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
@@ -76,6 +78,7 @@ class SOBAPlus(PrototypeAdapter):
     (347, 356)
     """
 
+    _young: int
     name: ClassVar[str] = "soba+"
     provenance: ClassVar[str] = "ours"
 
@@ -93,9 +96,7 @@ class SOBAPlus(PrototypeAdapter):
         super().__init__(text_features, scale=scale)
         self.capacity = capacity
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
-        if horizon is not None and (not isinstance(horizon, int) or horizon < 2):
-            raise ValueError(f"horizon must be a whole number of samples above 1, not {horizon!r}")
-        self.horizon = horizon
+        self.horizon = None if horizon is None else whole(horizon, "horizon", least=2)
         self._reset()
 
     def explain(self, feature: Array) -> Explanation:
@@ -131,20 +132,47 @@ class SOBAPlus(PrototypeAdapter):
             probabilities=softmax(np, total),
         )
 
+    def merge(self, other: Self) -> Self:
+        """As for other adapters. With a horizon, generations are joined one by one: the younger
+        ones count together, and become the older one when they are half a horizon.
+        """
+        young: int = self._young + other._young
+        super().merge(other)
+        self._young = young
+        self._turn()
+        return self
+
     def _reset(self) -> None:
-        self._half = None if self.horizon is None else max(1, self.horizon // 2)
         super()._reset()
+        self._young = 0  # samples learned from in the younger generation
 
     def _learn(self, clip: Clip, ids: np.ndarray, rows: np.ndarray) -> None:
-        if self._half is None:
+        if self.horizon is None:
             super()._learn(clip, ids, rows)
             return
         while len(rows):
-            room = self._half - self.count % self._half
+            room = max(1, self.horizon // 2) - self._young
             super()._learn(clip, ids, rows[:room])
+            self._young += len(rows[:room])
+            self._turn()
             rows = rows[room:]
-            if self.count % self._half == 0:
-                self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
+
+    def _turn(self) -> None:
+        """Drop the older generation when the younger is complete."""
+        if self.horizon is not None and self._young >= max(1, self.horizon // 2):
+            self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
+            self._young = 0
+
+    def _take_over(self, other: Self) -> None:
+        super()._take_over(other)
+        self._young = other._young
+
+    def _meta(self) -> dict[str, Any]:
+        return {"young": self._young}
+
+    def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        super()._restore(arrays, meta)
+        self._young = meta["young"]
 
     @property
     def _growth(self) -> dict[str, int | None]:
@@ -201,9 +229,9 @@ class SOBAPlus(PrototypeAdapter):
         found = class_statistics(queue, by_rank)
         evidence = Evidence.of(found, labels, confidence, self.classes)
         freedom = evidence.freedom
-        if freedom <= 0.5 or not found.trace > 0.0:
+        if freedom <= 0.5 or not found.scattered:
             return None
-        trace = found.trace / freedom  # of S
+        trace = max(found.trace / freedom, evidence.apart(found.trace / freedom))
         ridge = Ridge(found, 1.0 / freedom, SHRINKAGE * trace / self.width)
         model = self._model(evidence, ridge, trace)
         unsure = np.flatnonzero(confidence < SURE)
@@ -320,6 +348,17 @@ class Evidence:
         """Degrees of freedom of the pooled covariance: a class of one sample has none."""
         seen = self.mass > LEAST_MASS
         return float((1.0 - self.squares[seen] / self.mass[seen] ** 2).sum())
+
+    def apart(self, trace: float) -> float:
+        """Variance between the classes, what is due to the error of their means taken off.
+
+        No class is taken to be tighter than this: repeated frames are not independent samples,
+        and look as if a class were a point.
+        """
+        seen = self.mass > LEAST_MASS
+        means = self.sums[seen] / self.mass[seen, None]
+        spread = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
+        return float(spread - trace * (self.squares[seen] / self.mass[seen] ** 2).mean())
 
     def shared_out(
         self,

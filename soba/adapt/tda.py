@@ -260,7 +260,7 @@ def official_constants(dataset: str) -> dict[str, float]:
 
 
 def _window(window: tuple[float, float], name: str) -> tuple[float, float]:
-    low, high = (float(edge) for edge in window)
-    if not low < high:
+    edges = [float(edge) for edge in window]
+    if len(edges) != 2 or not edges[0] < edges[1]:
         raise ValueError(f"{name} must be (low, high) with low < high, not {window!r}")
-    return low, high
+    return edges[0], edges[1]

@@ -39,6 +39,8 @@ def evaluate(
     methods = list(methods)
     if features.labels is None:
         raise ValueError(f"{features.source}: has no labels, accuracy cannot be measured")
+    if len(features) == 0:
+        raise ValueError(f"{features.source}: holds no images")
     if orders < 1:
         raise ValueError(f"orders must be at least 1, not {orders}")
     settings = {name: method_settings(name, len(features), overrides) for name in methods}

@@ -33,6 +33,8 @@ def build(name: str, features: FeatureSet, seed: int) -> Scenario:
         raise ValueError(f"{features.source}: has no labels, scenarios cannot be built")
     if features.image_features.ndim != 2:
         raise ValueError(f"{features.source}: scenarios need (n, d) features, not views")
+    if len(features) < 2:
+        raise ValueError(f"{features.source}: holds too few images")
     images = _unit(np.asarray(features.image_features, np.float32))
     text = np.asarray(features.text_features, np.float32)
     labels = np.asarray(features.labels, np.int64)
@@ -54,7 +56,8 @@ def _per_class(most: int | None) -> Callable[..., Scenario]:
 def _quarter(
     images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
 ) -> Scenario:
-    present = rng.permutation(len(text))[: max(1, round(len(text) / 4))]
+    have = np.unique(labels)  # a class without images cannot be present
+    present = rng.permutation(have)[: max(1, round(len(have) / 4))]
     order = rng.permutation(len(labels))
     order = order[np.isin(labels[order], present)]
     return Scenario(images[order], labels[order], text)
@@ -64,8 +67,9 @@ def _zipf(
     images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
 ) -> Scenario:
     """The first class in a random ranking keeps all it has, the r-th the r-th part of that."""
-    rank = rng.permutation(len(text)) + 1
     counts = np.bincount(labels, minlength=len(text))
+    rank = np.full(len(text), len(text))
+    rank[counts > 0] = rng.permutation(int((counts > 0).sum())) + 1
     most = counts[rank.argmin()]
     quota = np.maximum(1, np.round(most / rank)).astype(int)
     order = rng.permutation(len(labels))
@@ -97,7 +101,7 @@ def _unrelated(share: float) -> Callable[..., Scenario]:
     def make(
         images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
     ) -> Scenario:
-        turn = rng.permutation(len(text))
+        turn = rng.permutation(np.unique(labels))
         lost = np.cumsum(np.bincount(labels, minlength=len(text))[turn])
         gone = turn[: int(np.searchsorted(lost, share * len(labels))) + 1][: len(text) - 1]
         new_label = np.full(len(text), -1)

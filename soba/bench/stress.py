@@ -60,8 +60,9 @@ def make(name: str, stream: Scenario, scale: float) -> Adapter:
 def run_one(adapter: Adapter, stream: Scenario) -> Record:
     """Stream a scenario through an adapter: what it got right, and how sure it was."""
     start = time.perf_counter()
-    probabilities, logits = probabilities_of(adapter, stream.features)
+    logits = adapter.adapt(stream.features)
     seconds = time.perf_counter() - start
+    probabilities = softmax(logits)
     scored = stream.scored
     labels = stream.labels[scored]
     half = len(stream.labels) // 2
@@ -74,12 +75,6 @@ def run_one(adapter: Adapter, stream: Scenario) -> Record:
         "seconds": seconds,
         "hyper_parameters": adapter.params,
     }
-
-
-def probabilities_of(adapter: Adapter, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities and logits of a stream as it is learned."""
-    logits = adapter.adapt(features)
-    return softmax(logits), logits
 
 
 def summarise(records: list[Record]) -> list[Record]:

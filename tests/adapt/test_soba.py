@@ -130,9 +130,41 @@ def test_refresh_before_the_boundary_sample_is_scored():
         {"refresh": True},
         {"refresh": "hourly"},
         {"max_gap": 0},
+        {"max_gap": 2.5},
+        {"capacity": True},
+        {"refresh": "tenths", "total": 100.5},
+        {"scale": 1e39},
     ],
     ids=str,
 )
 def test_bad_parameters(options):
     with pytest.raises(ValueError):
         soba.SOBA(TEXT, **options)
+
+
+def test_numpy_integers_are_integers():
+    options = {"capacity": np.int64(3), "refresh": np.int64(5), "max_gap": np.int32(7)}
+    assert soba.SOBA(TEXT, **options).params["refresh"] == 5
+
+
+@pytest.mark.parametrize("reading", ["whitened", "gda", "literal"])
+def test_copies_of_one_image_a_class_are_no_scatter(reading):
+    adapter = soba.SOBA(TEXT, reading=reading, refresh=1)
+    adapter.adapt(np.repeat(TEXT[:4], 7, axis=0))
+    assert adapter.queue.sizes.tolist() == [7, 7, 7, 7, 0, 0]
+    assert adapter.statistics_ is None
+
+
+def test_rows_of_any_size():
+    plain = soba.ZeroShot(TEXT).predict(FEATURES.astype(np.float32))
+    for size in (1e-38, 1e-25, 1e-20, 1e20, 1e37):
+        scaled = (FEATURES * size).astype(np.float32)
+        np.testing.assert_allclose(soba.ZeroShot(TEXT).predict(scaled), plain, rtol=1e-3)
+
+
+def test_ids_run_out_with_an_error():
+    adapter = soba.SOBA(TEXT)
+    adapter.adapt(FEATURES[:2], ids=[2**63 - 2, -(2**63)])
+    with pytest.raises(ValueError, match="ids"):
+        adapter.adapt(FEATURES[2:5])
+    assert adapter.count == 2

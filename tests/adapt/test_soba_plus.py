@@ -30,7 +30,10 @@ def reference(features, labels, text, scale, capacity=16):
     for i in range(n_items):
         gap = features[i] - means[labels[i]]
         S += confidence[i] / n[labels[i]] / freedom * np.outer(gap, gap)
-    A = np.linalg.inv(S + 10.0 * np.trace(S) / d * np.eye(d))
+    spread = ((means[seen] - means[seen].mean(0)) ** 2).sum(1)
+    error = np.trace(S) * (R**2).sum(0)[seen] / n[seen] ** 2
+    trace = max(np.trace(S), (spread - error).mean())
+    A = np.linalg.inv(S + 10.0 * trace / d * np.eye(d))
 
     def model(R):
         n, squares = R.sum(0), (R**2).sum(0)
@@ -39,8 +42,8 @@ def reference(features, labels, text, scale, capacity=16):
         g, t = mu[seen].mean(0), text - text[seen].mean(0)
         D = np.where(seen[:, None], mu - g, 0.0)
         c = max((n[:, None] * D * t)[seen].sum() / (n[:, None] * t * t)[seen].sum(), 0.0)
-        left = ((D - c * t) ** 2).sum(1) - np.trace(S) * squares / np.maximum(n, 1e-9) ** 2
-        kappa = np.trace(S) / max(left[seen].mean(), 1e-3 * np.trace(S))
+        left = ((D - c * t) ** 2).sum(1) - trace * squares / np.maximum(n, 1e-9) ** 2
+        kappa = trace / max(left[seen].mean(), 1e-3 * trace)
         m = (n[:, None] * D + kappa * c * t) / (n + kappa)[:, None]
         W = m @ A
         b = -(W * m).sum(1) / 2 + np.trace(A @ S) / (2 * (n + kappa)) - W @ g
@@ -134,9 +137,44 @@ def test_horizon_forgets():
     never = SOBAPlus(TEXT)
     never.adapt(FEATURES)
     assert never.queue.items().ids.min() < 100
-    for horizon in (0, 1, 2.5, "long"):
+    for horizon in (0, 1, 2.5, "long", True):
         with pytest.raises(ValueError, match="horizon"):
             SOBAPlus(TEXT, horizon=horizon)
+
+
+def test_horizon_and_merge():
+    def learned(rows):
+        adapter = SOBAPlus(TEXT, horizon=100, capacity=None)
+        adapter.adapt(FEATURES[rows], ids=rows)
+        return adapter
+
+    one, two = np.arange(60), np.arange(60, 120)
+    ab, ba = learned(one).merge(learned(two)), learned(two).merge(learned(one))
+    assert ab.count == ba.count == 120
+    np.testing.assert_allclose(ab.predict(FEATURES), ba.predict(FEATURES), rtol=1e-4)
+    ab.adapt(FEATURES[120:180], ids=np.arange(120, 180))
+    kept = np.concatenate([queue.items().ids for queue in ab._queues.values()])
+    assert len(kept) <= 100
+    assert kept.min() >= 40
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-4, 3e-3, 0.02])
+def test_repeated_frames_do_no_harm(whurs19, noise):
+    """A camera that stands still: few images, many near-copies of each."""
+    features = soba.FeatureSet.load(whurs19)
+    images = features.image_features.astype(np.float32)
+    gains = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        frames = np.repeat(images[rng.permutation(len(images))[:8]], 5, axis=0)
+        frames = frames + noise * rng.normal(size=frames.shape).astype(np.float32)
+        adapter = SOBAPlus(features.text_features)
+        adapter.adapt(frames)
+        right = adapter.predict(images).argmax(1) == features.labels
+        clip = soba.ZeroShot(features.text_features).predict(images).argmax(1) == features.labels
+        gains.append(100.0 * (right.mean() - clip.mean()))
+        assert np.abs(adapter.predict(images)).max() < 100.0
+    assert np.mean(gains) >= 0.0
 
 
 def test_max_gap_refreshes_often():
@@ -147,18 +185,19 @@ def test_max_gap_refreshes_often():
 
 def test_matching_temperature():
     rng = np.random.default_rng(0)
-    logits, labels = 5.0 * rng.normal(size=(200, 10)), rng.integers(10, size=200)
-    for believed in (0.12, 0.15):
+    labels = rng.integers(10, size=200)
+    logits = 5.0 * rng.normal(size=(200, 10)) + 20.0 * np.eye(10)[labels]
+
+    def belief(T):
+        p = np.exp(logits / T - (logits / T).max(1, keepdims=True))
+        return (p / p.sum(1, keepdims=True))[np.arange(200), labels].mean()
+
+    for believed in (0.35, 0.5, 0.9, 0.95 * belief(1.0)):
         T = matching_temperature(logits, labels, believed)
-        p = np.exp(logits / T)
-        p /= p.sum(1, keepdims=True)
-        sure = np.eye(10)[labels] * 50.0
-        assert T >= 1.0
-        assert matching_temperature(sure, labels, 1.0) == 1.0
-    assert matching_temperature(sure, labels, 0.9) > matching_temperature(sure, labels, 0.99) > 1.0
-    T = matching_temperature(sure, labels, 0.9)
-    p = 1.0 / (1.0 + 9.0 * np.exp(-50.0 / T))
-    assert p == pytest.approx(0.9, abs=0.01)
+        assert T > 1.0
+        assert belief(T) == pytest.approx(believed, abs=1e-5)
+    assert matching_temperature(logits, labels, belief(1.0) + 0.001) == 1.0  # never sharpens
+    assert matching_temperature(logits, labels, 0.1) == 16.0
 
 
 def test_decide_abstains():
