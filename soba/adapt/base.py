@@ -47,7 +47,7 @@ class Adapter(ABC):
     def __init__(self, text_features: Array, *, scale: float = 100.0) -> None:
         self.text_features = read_text(text_features)  # (C, d) float32 unit rows
         self.scale = positive(scale, "scale")
-        if self.scale > np.finfo(np.float32).max / 2:
+        if self.scale > 1e38:
             raise ValueError(f"scale {scale!r} is beyond float32")
         self._scaled_text = self.text_features * np.float32(self.scale)
         self._mirrors: dict[str, tuple[np.ndarray, Any, Array]] = {}
