@@ -15,6 +15,7 @@ import numpy as np
 
 Fetch = Callable[[np.ndarray], np.ndarray]  # (m,) row numbers -> what those rows hold, on the host
 _FIRST = np.zeros(1, np.int64)
+TWIN_GAP = 1e-6  # in every coordinate: features this close are copies of one image
 
 
 @dataclass(frozen=True)
@@ -277,10 +278,13 @@ class EntropyQueue:
             return
         if self.twin_tolerance:
             close = np.abs(entropies[:size] - entropy) <= self.twin_tolerance * np.abs(entropy)
-            if close.any():  # rare: let the block path settle it
-                one = np.array([label]), np.array([entropy]), np.array([id_])
-                self._insert_block(*one, features, extra)
-                return
+            if close.any():
+                near = self.features[label, self.slots[label, :size][close]]
+                if (np.abs(near - features(_FIRST)).max(axis=1) <= TWIN_GAP).any():
+                    # A copy, which is rare: the block path settles it.
+                    one = np.array([label]), np.array([entropy]), np.array([id_])
+                    self._insert_block(*one, features, extra)
+                    return
         # Rank among the members by (entropy, id).
         rank = int(entropies[:size].searchsorted(entropy, side="left"))
         while rank < size and entropies[rank] == entropy and ids[rank] < id_:
@@ -376,7 +380,7 @@ class EntropyQueue:
         if len(at) == 0:
             return False
         gap = np.abs(feature_rows(order[at]) - feature_rows(order[at + 1])).max(axis=1, initial=0.0)
-        at = at[gap <= 1e-6]
+        at = at[gap <= TWIN_GAP]
         if len(at) == 0:
             return False
         # Runs of adjacent twins: each takes the entropy of its smallest id.
