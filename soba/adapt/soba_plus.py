@@ -356,9 +356,10 @@ class Evidence:
         and look as if a class were a point.
         """
         seen = self.mass > LEAST_MASS
-        means = self.sums[seen] / self.mass[seen, None]
-        spread = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
-        return float(spread - trace * (self.squares[seen] / self.mass[seen] ** 2).mean())
+        sums, mass = self.sums[seen], self.mass[seen]
+        centre = (1.0 / mass).astype(np.float32) @ sums / len(mass)
+        spread = (np.vecdot(sums, sums) / mass**2).mean() - centre @ centre
+        return float(spread - trace * (self.squares[seen] / mass**2).mean())
 
     def shared_out(
         self,

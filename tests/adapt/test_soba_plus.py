@@ -180,7 +180,7 @@ def test_repeated_frames_do_no_harm(whurs19, noise):
 def test_max_gap_refreshes_often():
     boundaries = SOBAPlus(TEXT, max_gap=20)._schedule.boundaries(1000)
     assert max(np.diff(boundaries)) == 20
-    assert max(np.diff(SOBAPlus(TEXT, horizon=160)._schedule.boundaries(1000))) == 10
+    assert max(np.diff(SOBAPlus(TEXT, horizon=240)._schedule.boundaries(1000))) == 10
 
 
 def test_matching_temperature():
