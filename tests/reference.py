@@ -16,9 +16,9 @@ def unit(v):
 
 
 def clip(feature, text, scale):
-    """(feature, logits, label, entropy, probabilities) of one sample under frozen CLIP."""
-    f = unit(feature)
-    z = scale * (unit(text) @ f)
+    """(feature, logits, label, entropy, probabilities) of one sample; `text` has unit rows."""
+    f = unit(feature).astype(text.dtype)
+    z = scale * (text @ f)
     p = np.exp(z - z.max())
     p = p / p.sum()
     sure = p[p > 0]
@@ -70,7 +70,7 @@ class ReferencePrototypes:
     def __init__(
         self, text, scale=100.0, capacity=16, alpha=15.0, reading="whitened", classifier="linear"
     ):
-        self.text, self.scale, self.alpha = text, scale, alpha
+        self.text, self.scale, self.alpha = unit(text), scale, alpha
         self.reading, self.classifier = reading, classifier
         self.queue = ReferenceQueue(capacity)
         self.model = None
@@ -145,19 +145,19 @@ class ReferencePrototypes:
 class ReferenceTDA:
     """TDA with dictionaries of lists, as its official code has it; `adapt` takes one sample."""
 
-    def __init__(self, text, scale=100.0, alpha=2.0, beta=5.0, log=math.log2):
-        self.text, self.scale, self.alpha, self.beta = unit(text), scale, alpha, beta
-        self.log = log
+    def __init__(self, text, scale=100.0, alpha=2.0, beta=5.0, dtype=np.float64):
+        self.text, self.scale = unit(text).astype(dtype), scale
+        self.alpha, self.beta = alpha, beta
         self.positive, self.negative = {}, {}
 
     def adapt(self, sample):
         f, z, label, entropy, p = clip(sample, self.text, self.scale)
         self.put(self.positive, label, (entropy, f), 3)
-        if 0.2 < entropy / self.log(len(self.text)) < 0.5:
+        if 0.2 < entropy / math.log2(len(self.text)) < 0.5:
             self.put(self.negative, label, (entropy, f, p), 2)
         out = z.copy()
         keys = np.array([item[1] for k in sorted(self.positive) for item in self.positive[k]])
-        values = np.zeros((len(keys), len(z)))
+        values = np.zeros((len(keys), len(z)), z.dtype)
         values[
             np.arange(len(keys)), [k for k in sorted(self.positive) for _ in self.positive[k]]
         ] = 1.0
@@ -165,7 +165,7 @@ class ReferenceTDA:
         if self.negative:
             items = [item for k in sorted(self.negative) for item in self.negative[k]]
             keys = np.array([item[1] for item in items])
-            masks = np.array([(item[2] > 0.03) & (item[2] < 1.0) for item in items], float)
+            masks = np.array([(item[2] > 0.03) & (item[2] < 1.0) for item in items], z.dtype)
             out -= 0.117 * np.exp(-1.0 * (1 - keys @ f)) @ masks
         return out
 
