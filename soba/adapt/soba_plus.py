@@ -67,15 +67,13 @@ class SOBAPlus(PrototypeAdapter):
     O(C d) a sample; O(n d^2 + d^3 + C d^2) a refresh over n queued samples; C * capacity * d
     floats, twice that with a horizon.
 
-    >>> rng = np.random.default_rng(0)
-    >>> centres = rng.normal(size=(4, 16))
-    >>> labels = np.arange(400) % 4
-    >>> stream = centres[labels] + 0.5 * rng.normal(size=(400, 16)) * np.linspace(0.1, 3, 16)
-    >>> adapter = SOBAPlus(centres + 0.8 * rng.normal(size=(4, 16)), scale=10.0)
-    >>> zero_shot = (stream @ adapter.text_features.T).argmax(1)
-    >>> adapted = adapter.adapt(stream).argmax(1)
+    >>> from soba.testing import example_stream
+    >>> stream, labels, text = example_stream(n=400)
+    >>> adapter = SOBAPlus(text, scale=20.0)
+    >>> zero_shot = (stream @ text.T).argmax(axis=1)
+    >>> adapted = adapter.adapt(stream).argmax(axis=1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
-    (347, 356)
+    (375, 389)
     """
 
     _young: int
