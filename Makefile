@@ -16,7 +16,7 @@ help:
 
 $(VENV)/.core: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -e '.[cli]'
+	$(BIN)/pip install --quiet -e '.[cli,bench]'
 	@touch $@
 
 # torch before whatever depends on it, so that the pinned build is the one that stays.

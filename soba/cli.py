@@ -27,7 +27,7 @@ import numpy as np
 import soba
 from soba._files import replacing
 from soba.bench.evaluate import COVERAGES, Record, evaluate, summarise
-from soba.bench.plots import curves, heat_map
+from soba.bench.plots import check_pictures, curves, heat_map
 from soba.bench.scenarios import SCENARIOS, build
 from soba.bench.stress import orders_of, stress
 from soba.bench.stress import summarise as summarise_stress
@@ -122,6 +122,8 @@ def eval_(
     names = _names(methods)
     for path in (json_path, curve):
         _check_folder(path)
+    if curve is not None:
+        check_pictures()
     features = soba.FeatureSet.load(file)
     if support is not None:
         features = features.with_support(soba.FeatureSet.load(support))
@@ -197,6 +199,7 @@ def stress_(
     plot = Path(f"{file.stem}-stress.png") if plot is None else plot
     for path in (plot, json_path):
         _check_folder(path)
+    check_pictures()
     features = soba.FeatureSet.load(file)
     total = sum(orders_of(build(name, features, 0)) for name in chosen) * len(names)
     with _progress() as progress:

@@ -170,6 +170,15 @@ def test_stress_prints_writes_and_draws(file, tmp_path):
     assert "learns from labels" in run("stress", file, "--methods", "gda", "--plot", plot, code=2)
 
 
+def test_without_matplotlib_stress_says_so_before_it_works(file):
+    code = "import sys; sys.modules['matplotlib'] = None; from soba.cli import main; main()"
+    command = [sys.executable, "-c", code, "stress", str(file), "--methods", "ncm"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'soba-tta" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_methods_and_help():
     out = run("methods")
     assert all(name in out for name in soba.list_adapters())

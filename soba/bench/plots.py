@@ -74,6 +74,11 @@ def curves(
     plt.close(figure)
 
 
+def check_pictures() -> None:
+    """Find out before the work, not after it, that no picture can be drawn."""
+    _pyplot()
+
+
 def _pyplot() -> Any:
     try:
         import matplotlib
