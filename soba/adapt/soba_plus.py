@@ -137,7 +137,8 @@ class SOBAPlus(PrototypeAdapter):
         young: int = self._young + other._young
         super().merge(other)
         self._young = young
-        self._turn()
+        if self._turn():
+            self._settle()
         return self
 
     def _reset(self) -> None:
@@ -155,11 +156,13 @@ class SOBAPlus(PrototypeAdapter):
             self._turn()
             rows = rows[room:]
 
-    def _turn(self) -> None:
-        """Drop the older generation when the younger is complete."""
-        if self.horizon is not None and self._young >= max(1, self.horizon // 2):
-            self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
-            self._young = 0
+    def _turn(self) -> bool:
+        """Drop the older generation when the younger is complete; say whether it was."""
+        if self.horizon is None or self._young < max(1, self.horizon // 2):
+            return False
+        self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
+        self._young = 0
+        return True
 
     def _take_over(self, other: Self) -> None:
         super()._take_over(other)
