@@ -41,7 +41,7 @@ POWER = 0.75  # of the evidence in the weight
 SURE, DOUBT = 0.95, 0.05  # items surer than this stay put; those less sure by DOUBT are free
 GAPS = 24  # refreshes within a horizon, at least
 HOTTEST = 16.0
-COOLED_BY = 128  # items at most
+COOLED_BY = 32  # items at most
 COOLING = 0.2  # power of the temperature that would keep CLIP's own calibration
 
 
@@ -244,13 +244,13 @@ class SOBAPlus(PrototypeAdapter):
             model = self._model(evidence, ridge, trace)
         if model is None:
             return None
-        weights, bias = model["prototypes"], model["bias"]
-        # The least sure item of each class stands last; some hundred of them are enough.
+        # The least sure item of each class stands last; some dozens of them are enough.
         last = np.flatnonzero(np.append(labels[1:] != labels[:-1], True))
         last = last[:: -(-len(last) // COOLED_BY)]
         rows = queue.features[labels[last], slots[last]]
-        logits = rows @ (self._scaled_text + weights).T + bias
-        temperature = matching_temperature(logits, labels[last], float(confidence[last].mean()))
+        clip = (rows @ self._scaled_text.T).astype(np.float64)
+        adapted = clip + (rows @ model["prototypes"].T + model["bias"])
+        temperature = matching_temperature(clip, adapted, labels[last])
         return model | ridge.arrays() | {"temperature": np.array([temperature**COOLING])}
 
     def _counts_as(self, candidates: np.ndarray) -> np.ndarray:
@@ -395,34 +395,51 @@ class Evidence:
         return Evidence(np.maximum(mass, 0.0), np.maximum(squares, 0.0), sums)
 
 
-def matching_temperature(logits: np.ndarray, labels: np.ndarray, believed: float) -> float:
-    """The temperature, 1 or more, at which the labels' mean probability is what was believed.
+def matching_temperature(clip: np.ndarray, adapted: np.ndarray, labels: np.ndarray) -> float:
+    """The temperature, 1 or more, at which the adapted logits doubt the labels as CLIP's do.
 
-    With CLIP's answers as labels and its mean confidence, the adapted classifier then believes
-    CLIP as much as CLIP does: it keeps CLIP's own calibration, doubts included.
+    With CLIP's answers as labels, the adapted classifier then believes CLIP as much as CLIP does:
+    it keeps CLIP's own calibration, doubts included.
     """
-    below = logits - logits[np.arange(len(labels)), labels][:, None]
 
-    def excess(log_temperature: float) -> float:
+    at = np.arange(len(labels))
+
+    def doubt(logits: np.ndarray, temperature: float) -> float:
+        """log of the mean of 1 - the labels' probability, exact however sure."""
         with np.errstate(over="ignore"):
-            e = np.exp(below / np.float32(math.exp(log_temperature)))
-        return float((1.0 / e.sum(axis=1)).mean()) - believed
+            odds = np.exp((logits - logits[at, labels][:, None]) / temperature)
+            odds[at, labels] = 0.0
+            against = odds.sum(axis=1)
+        return math.log(
+            max(float((1.0 / (1.0 + 1.0 / np.maximum(against, 1e-300))).mean()), 1e-300)
+        )
 
-    low, high = 0.0, math.log(HOTTEST)
+    clip_doubt = doubt(clip, 1.0)
+
+    def excess(sharpness: float) -> float:
+        return clip_doubt - doubt(adapted, 1.0 / sharpness)
+
+    # In 1/temperature, in which the log of a doubt is almost a straight line.
+    low, high = 1.0 / HOTTEST, 1.0
     at_low, at_high = excess(low), excess(high)
-    if at_low <= 0.0 or at_high >= 0.0:
-        return 1.0 if at_low <= 0.0 else HOTTEST
-    # Regula falsi (Illinois): exact in a dozen steps, so that rounding does not make it jump.
-    for _ in range(24):
+    if at_high <= 0.0 or at_low >= 0.0:
+        return 1.0 if at_high <= 0.0 else HOTTEST
+    # Regula falsi (Illinois): exact in a few steps, so that rounding does not make it jump.
+    last = 0
+    for _ in range(40):
         middle = (low * at_high - high * at_low) / (at_high - at_low)
         at_middle = excess(middle)
-        if at_middle > 0.0:
-            low, at_low, at_high = middle, at_middle, at_high / 2
-        else:
-            high, at_high, at_low = middle, at_middle, at_low / 2
-        if abs(at_middle) < 1e-7 or high - low < 1e-7:
+        if abs(at_middle) < 1e-7:
             break
-    return math.exp(middle)
+        if at_middle < 0.0:
+            low, at_low = middle, at_middle
+            at_high *= 0.5 if last < 0 else 1.0  # an end that stays twice counts for less
+            last = -1
+        else:
+            high, at_high = middle, at_middle
+            at_low *= 0.5 if last > 0 else 1.0
+            last = 1
+    return 1.0 / middle
 
 
 def _candidates(classes: int) -> np.dtype[np.void]:

@@ -63,8 +63,7 @@ def reference(features, labels, text, scale, capacity=16):
         R[i, best] += free * share / share.sum()
     W, b = model(R)
     last = [np.flatnonzero(labels == k)[-1] for k in np.unique(labels)]
-    logits = (z + features @ W.T + b)[last]
-    T = matching_temperature(logits, labels[last], confidence[last].mean()) ** 0.2
+    T = matching_temperature(z[last], (z + features @ W.T + b)[last], labels[last]) ** 0.2
     return W, b, T
 
 
@@ -186,18 +185,21 @@ def test_max_gap_refreshes_often():
 def test_matching_temperature():
     rng = np.random.default_rng(0)
     labels = rng.integers(10, size=200)
-    logits = 5.0 * rng.normal(size=(200, 10)) + 20.0 * np.eye(10)[labels]
+    clip = 2.0 * rng.normal(size=(200, 10)) + 4.0 * np.eye(10)[labels]
+    sharper = 3.0 * clip + rng.normal(size=clip.shape)
 
-    def belief(T):
-        p = np.exp(logits / T - (logits / T).max(1, keepdims=True))
+    def belief(logits, T):
+        p = np.exp((logits - logits.max(1, keepdims=True)) / T)
         return (p / p.sum(1, keepdims=True))[np.arange(200), labels].mean()
 
-    for believed in (0.35, 0.5, 0.9, 0.95 * belief(1.0)):
-        T = matching_temperature(logits, labels, believed)
-        assert T > 1.0
-        assert belief(T) == pytest.approx(believed, abs=1e-5)
-    assert matching_temperature(logits, labels, belief(1.0) + 0.001) == 1.0  # never sharpens
-    assert matching_temperature(logits, labels, 0.1) == 16.0
+    T = matching_temperature(clip, sharper, labels)
+    assert T > 1.5
+    assert belief(sharper, T) == pytest.approx(belief(clip, 1.0), abs=1e-7)
+    assert matching_temperature(clip, 0.5 * clip, labels) == 1.0  # never sharpens
+    assert matching_temperature(0.001 * clip, 100.0 * clip, labels) == 16.0
+    # Doubts of 1e-40 are told apart, too.
+    sure = 100.0 * np.eye(10)[labels]
+    assert matching_temperature(sure, 2.0 * sure, labels) == pytest.approx(2.0, rel=1e-3)
 
 
 def test_decide_abstains():
