@@ -40,6 +40,15 @@ app = typer.Typer(
     help="Training-free test-time adaptation for CLIP: a zero-shot classifier that gets better "
     "while it runs.",
 )
+# What several commands take.
+File = Annotated[
+    Path, typer.Argument(help="Labelled features: .safetensors, .npz or .pt.", metavar="FILE")
+]
+Methods = Annotated[str, typer.Option(help="Comma-separated names; `soba methods` lists them.")]
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", metavar="OUT", help="Also write all records as JSON.")
+]
+
 out = Console()
 err = Console(stderr=True)
 
@@ -72,12 +81,8 @@ def _root(
 
 @app.command("eval")
 def eval_(
-    file: Annotated[
-        Path, typer.Argument(help="Labelled features: .safetensors, .npz or .pt.", metavar="FILE")
-    ],
-    methods: Annotated[
-        str, typer.Option(help="Comma-separated names; `soba methods` lists them.")
-    ] = "zero-shot,ncm,tda,soba,soba+",
+    file: File,
+    methods: Methods = "zero-shot,ncm,tda,soba,soba+",
     orders: Annotated[int, typer.Option(min=1, help="Shuffled streams, seeds 0 to ORDERS-1.")] = 5,
     alpha: Annotated[
         float | None, typer.Option(min=0.0, help="Weight of the adapter against CLIP.")
@@ -109,9 +114,7 @@ def eval_(
         Path | None,
         typer.Option(metavar="PNG", help="Draw accuracy over coverage: answer only the surest."),
     ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="OUT", help="Also write all records as JSON.")
-    ] = None,
+    json_path: JsonPath = None,
 ) -> None:
     """Compare methods on shuffled streams of a labelled feature file.
 
@@ -163,12 +166,8 @@ def eval_(
 
 @app.command("stress")
 def stress_(
-    file: Annotated[
-        Path, typer.Argument(help="Labelled features: .safetensors, .npz or .pt.", metavar="FILE")
-    ],
-    methods: Annotated[
-        str, typer.Option(help="Comma-separated names; `soba methods` lists them.")
-    ] = "zero-shot,tda,soba,soba+",
+    file: File,
+    methods: Methods = "zero-shot,tda,soba,soba+",
     scenarios: Annotated[
         str | None, typer.Option(help="Comma-separated names of scenarios; default: all of them.")
     ] = None,
@@ -177,9 +176,7 @@ def stress_(
         Path | None,
         typer.Option(metavar="PNG", help="Heat map of the gains. Default: FILE's name + -stress."),
     ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="OUT", help="Also write all records as JSON.")
-    ] = None,
+    json_path: JsonPath = None,
 ) -> None:
     """Find where adapters break: methods side by side on hard streams made from a feature file.
 
