@@ -1,0 +1,1 @@
+"""Where labelled images come from."""

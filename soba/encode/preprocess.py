@@ -1,0 +1,1 @@
+"""PIL image -> normalised pixels, as CLIP was trained: short side, centre crop, mean and std."""
