@@ -1,0 +1,225 @@
+"""Class names and templates -> the text classifier, as CLIP, Tip-Adapter, TDA and GDA build it.
+
+Every class name fills every template; the features are made unit, averaged over the templates and
+made unit again. The named sets are in templates.json: "single" is what TPT and MTA use throughout,
+"seven" and "eighty" are OpenAI's, and a data set's own name gives the templates TDA scores it with.
+TPT's paper and TDA's thus differ in prompts as well as in method: compare under the same ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Sequence
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+
+def list_templates() -> list[str]:
+    """Names of the template sets that come with soba.
+
+    >>> list_templates()[:4]
+    ['single', 'seven', 'eighty', 'icon']
+    """
+    return list(_named())
+
+
+def templates(name_or_path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """A named set, a file of one template per line (`#` starts a comment line), or one template.
+
+    >>> templates("dtd")
+    ('{} texture.',)
+    >>> templates("a sketch of a {}.")
+    ('a sketch of a {}.',)
+    """
+    named, asked = _named(), os.fspath(name_or_path)
+    if isinstance(name_or_path, str):
+        if asked in named:
+            entry = named[asked]
+            return templates(entry) if isinstance(entry, str) else tuple(entry)
+        if "{" in asked:
+            return (_checked(asked, "template"),)
+    path = Path(asked)
+    if path.is_file():
+        return _templates_of(path)
+    near = difflib.get_close_matches(asked, named, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"no file and no known templates: {asked!r}.{hint} Known: {', '.join(named)}")
+
+
+def fill(template: str, class_name: str) -> str:
+    """The sentence; underscores of the name become spaces.
+
+    >>> fill("a photo of a {}.", "hot_dog")
+    'a photo of a hot dog.'
+    """
+    return template.replace("{}", _spoken(class_name))
+
+
+def read_class_names(
+    path: str | os.PathLike[str], *, allow_duplicates: bool = False
+) -> tuple[str, ...]:
+    """One name per line, or a `.json` file with a list; the order is that of the labels.
+
+    Parameters
+    ----------
+    allow_duplicates
+        OpenAI's list of ImageNet classes says "missile" and "sunglasses" twice.
+    """
+    path = Path(path)
+    text = _text_of(path)
+    if path.suffix.lower() == ".json":
+        try:
+            names = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: not JSON: {error}") from error
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{path}: expected a list of strings")
+        place = "item"
+    else:
+        # Lines at the end may be blank; between names a blank one would shift the labels.
+        names, place = text.rstrip().splitlines(), "line"
+    _check_names(names, lambda index: f"{path}, {place} {index + 1}", str(path), allow_duplicates)
+    return tuple(name.strip() for name in names)
+
+
+def classifier(
+    encode_texts: Callable[[Sequence[str]], np.ndarray],
+    class_names: Sequence[str],
+    templates: Sequence[str],
+    *,
+    batch: int = 256,
+    step: Callable[[int, int], None] | None = None,
+    allow_duplicates: bool = False,
+) -> np.ndarray:
+    """The text features to classify with, a unit row per class.
+
+    Parameters
+    ----------
+    encode_texts
+        Sentences -> a row each; an encoder's own.
+    class_names, templates
+        What to say; every template has one `{}`.
+    batch
+        Sentences per call: memory grows with this, not with classes x templates.
+    step
+        Called after each batch with the number of sentences done and their total.
+    allow_duplicates
+        Whether two classes may have the same name; they would get the same row.
+
+    Examples
+    --------
+    >>> def encode(texts):
+    ...     return np.array([[len(text), 1.0] for text in texts])
+    >>> classifier(encode, ["cat", "polar_bear"], templates("single")).shape
+    (2, 2)
+    """
+    if isinstance(class_names, str) or isinstance(templates, str):
+        raise TypeError("class_names and templates must be lists of strings, not one string")
+    if not templates:
+        raise ValueError("templates: there are none")
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, not {batch}")
+    for index, template in enumerate(templates):
+        _checked(template, f"templates[{index}]")
+    _check_names(
+        class_names, lambda index: f"class_names[{index}]", "class_names", allow_duplicates
+    )
+
+    total = len(class_names) * len(templates)
+    sentences = (fill(template, name) for name in class_names for template in templates)
+    sums: np.ndarray | None = None  # (C, d)
+    done = 0
+    while texts := list(islice(sentences, batch)):
+        rows = _unit(_encoded(encode_texts, texts), [repr(text) for text in texts])
+        if sums is None:
+            sums = np.zeros((len(class_names), rows.shape[1]))
+        # One row after the other: the sum does not depend on how the sentences were cut.
+        np.add.at(sums, np.arange(done, done + len(texts)) // len(templates), rows)
+        done += len(texts)
+        if step is not None:
+            step(done, total)
+    assert sums is not None
+    means = [f"the mean over templates of {name!r}" for name in class_names]
+    return _unit(sums, means).astype(np.float32)
+
+
+def _named() -> dict[str, str | list[str]]:
+    text = resources.files("soba.encode").joinpath("templates.json").read_text("utf-8")
+    named: dict[str, str | list[str]] = json.loads(text)
+    return named
+
+
+def _templates_of(path: Path) -> tuple[str, ...]:
+    lines = enumerate(_text_of(path).splitlines(), start=1)
+    found = tuple(
+        _checked(line.strip(), f"{path}, line {number}")
+        for number, line in lines
+        if line.strip() and not line.lstrip().startswith("#")
+    )
+    if not found:
+        raise ValueError(f"{path}: no templates in it")
+    return found
+
+
+def _checked(template: str, where: str) -> str:
+    rest = template.replace("{}", "", 1)
+    if rest == template or "{" in rest or "}" in rest:
+        raise ValueError(
+            f"{where}: a template needs {{}} once, where the class name goes: {template!r}"
+        )
+    return template
+
+
+def _check_names(
+    names: Sequence[str], where: Callable[[int], str], source: str, allow_duplicates: bool
+) -> None:
+    if not names:
+        raise ValueError(f"{source}: no class names")
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if not isinstance(name, str):
+            raise TypeError(f"{where(index)}: a class name must be a string, not {name!r}")
+        spoken = _spoken(name)
+        if not spoken:
+            raise ValueError(f"{where(index)}: an empty class name")
+        if first.setdefault(spoken, index) != index and not allow_duplicates:
+            raise ValueError(
+                f"{where(index)}: {name!r} would be said like {where(first[spoken])}; "
+                "no image could be told apart by it (allow_duplicates=True keeps both)"
+            )
+
+
+def _spoken(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}") from error
+
+
+def _encoded(
+    encode_texts: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]
+) -> np.ndarray:
+    rows = np.asarray(encode_texts(texts), np.float64)
+    if rows.ndim != 2 or len(rows) != len(texts):
+        raise ValueError(
+            f"encode_texts gave an array of shape {rows.shape} for {len(texts)} sentences"
+        )
+    return rows
+
+
+def _unit(rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    wrong = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 1e-12)))
+    if wrong.size:
+        raise ValueError(f"encode_texts gave no direction for {names[wrong[0]]}")
+    unit: np.ndarray = rows / lengths
+    return unit
