@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from soba.encode.preprocess import Preprocess
+
+Tokenizer = Callable[[Sequence[str]], Any]  # texts -> (m, context_length) token ids
 
 
 class Encoder(ABC):
