@@ -18,6 +18,8 @@ import safetensors.numpy
 
 # The checksum covers every byte of the file, its own 64 digits counted as zeros.
 _BLANK = "0" * 64
+_BLOCK = 1 << 24  # bytes written at a time
+DTYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64", "<i4": "I32", "<i8": "I64"}
 _CHECKSUM = re.compile(rb'("sha256":")([0-9a-f]{64})(")')
 
 
@@ -50,6 +52,31 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def save_arrays(
+    path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file block by block: arrays may be memory maps larger than memory."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    # Widest numbers first, as safetensors has it, so that every array is aligned.
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    for name in names:
+        array = arrays[name]
+        start, end = end, end + array.nbytes
+        kind = DTYPES[array.dtype.newbyteorder("<").str]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
+    lead = json.dumps(header, separators=(",", ":")).encode()
+    lead += b" " * (-len(lead) % 8)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(len(lead).to_bytes(8, "little") + lead)
+        for name in names:
+            array = arrays[name]
+            rows = max(1, _BLOCK // max(1, array.nbytes // max(1, len(array))))
+            for start in range(0, len(array), rows):
+                block = array[start : start + rows]
+                file.write(np.ascontiguousarray(block, block.dtype.newbyteorder("<")).data)
 
 
 def save_checked(

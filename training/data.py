@@ -47,13 +47,18 @@ class Vocabulary:
         )
 
 
-def batch(vocabulary: Vocabulary, seed: int, step: int) -> tuple[np.ndarray, list[str]]:
-    """(names * images, 3, size, size) uint8 pixels in the order of the names, and the captions."""
+Batch = tuple[np.ndarray, list[str], np.ndarray]
+
+
+def batch(vocabulary: Vocabulary, seed: int, step: int) -> Batch:
+    """(names * images, 3, size, size) uint8 pixels, and of each name a caption and its number."""
     rng = np.random.default_rng([seed, step])
     core = round(CORE_SHARE * NAMES_PER_BATCH)
-    rows = [vocabulary.core[i] for i in rng.choice(len(vocabulary.core), core, replace=False)]
-    rest = NAMES_PER_BATCH - core
-    rows += [vocabulary.extra[i] for i in rng.choice(len(vocabulary.extra), rest, replace=False)]
+    classes, others = len(vocabulary.core), len(vocabulary.extra)
+    chosen = rng.choice(classes, core, replace=False)
+    rest = rng.choice(others, NAMES_PER_BATCH - core, replace=False)
+    numbers = np.concatenate([chosen, classes + rest])
+    rows = [(*vocabulary.core, *vocabulary.extra)[number] for number in numbers]
     pixels = []
     for _, drawings in rows:
         for _ in range(IMAGES_PER_NAME):
@@ -63,16 +68,16 @@ def batch(vocabulary: Vocabulary, seed: int, step: int) -> tuple[np.ndarray, lis
     captions = [
         fill(CAPTIONS[rng.integers(len(CAPTIONS))], icons.readable(name)) for name, _ in rows
     ]
-    return np.stack(pixels).transpose(0, 3, 1, 2), captions
+    return np.stack(pixels).transpose(0, 3, 1, 2), captions, numbers
 
 
 def batches(
     vocabulary: Vocabulary, seed: int, first: int, last: int, ahead: int = 6
-) -> Iterator[tuple[np.ndarray, list[str]]]:
+) -> Iterator[Batch]:
     """Steps first..last-1, drawn in a process of their own while the model trains."""
     with ProcessPoolExecutor(1) as pool:
         steps = iter(range(first, last))
-        waiting: list[Future[tuple[np.ndarray, list[str]]]] = [
+        waiting: list[Future[Batch]] = [
             pool.submit(batch, vocabulary, seed, step) for step in islice(steps, ahead)
         ]
         while waiting:
@@ -84,7 +89,9 @@ def batches(
 
 def normalised(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
     """uint8 (n, 3, h, w) -> what the model sees, as `Preprocess.normalise` has it."""
-    mean, std = (np.asarray(v, np.float32)[:, None, None] for v in (preprocess.mean, preprocess.std))
+    mean, std = (
+        np.asarray(v, np.float32)[:, None, None] for v in (preprocess.mean, preprocess.std)
+    )
     return (pixels.astype(np.float32) / np.float32(255) - mean) / std
 
 

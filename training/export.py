@@ -60,6 +60,7 @@ def export(module: torch.nn.Module, example: torch.Tensor, name: str, path: Path
             output_names=["features"],
             dynamic_shapes=({0: torch.export.Dim("n", min=1)},),
             dynamo=True,
+            optimize=False,  # it would fold scales into weights, which then are no halves any more
             verbose=False,
         )
         logging.disable(logging.NOTSET)

@@ -50,7 +50,9 @@ class Domain:
 DOMAINS = {
     "source": Domain(_SOURCE, "plain", "ImageNet"),
     "v2": Domain(("remix-fill",), "plain", "ImageNet-V2: the same, drawn anew by others"),
-    "sketch": Domain(("phosphor-thin", "phosphor-light", "remix-line"), "pencil", "ImageNet-Sketch"),
+    "sketch": Domain(
+        ("phosphor-thin", "phosphor-light", "remix-line"), "pencil", "ImageNet-Sketch"
+    ),
     "rendition": Domain(("phosphor-fill", "phosphor-bold"), "colourful", "ImageNet-R"),
     "hard": Domain((), "plain", "ImageNet-A: what a small network gets wrong"),
 }
@@ -229,9 +231,7 @@ def _colours(rng: np.random.Generator, look: str) -> tuple[np.ndarray, np.ndarra
     return ink, ground
 
 
-def _background(
-    rng: np.random.Generator, colour: np.ndarray, look: str, size: int
-) -> np.ndarray:
+def _background(rng: np.random.Generator, colour: np.ndarray, look: str, size: int) -> np.ndarray:
     """One colour, a gradient, or soft blotches."""
     kind = rng.integers(3)
     strength = 0.25 if look == "plain" else 0.5

@@ -83,7 +83,9 @@ def encode(
         try:
             while waiting:
                 span, futures = waiting.popleft()
-                ready = {index: future.result() for index, future in zip(span, futures, strict=True)}
+                ready = {
+                    index: future.result() for index, future in zip(span, futures, strict=True)
+                }
                 submit(1)
                 yield _encoded(encoder, span, ready, views is not None)
         finally:

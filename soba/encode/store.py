@@ -18,9 +18,8 @@ from typing import Any, Self
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 
-from soba._files import replacing
+from soba._files import DTYPES, save_arrays
 
 _ARRAYS = (
     "image_features",
@@ -31,7 +30,7 @@ _ARRAYS = (
     "val_features",
     "val_labels",
 )
-_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8"}
+_NUMPY = {kind: dtype for dtype, kind in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,10 @@ class FeatureSet:
         Labelled training and validation samples, for few-shot methods.
     fingerprint
         Of encoder, preprocessing, templates and scale. Sets with different ones do not mix.
+    keys
+        What each row shows: the path of its image, say.
+    view_policy
+        How the views of each image were made.
     source
         The file it was read from, for messages.
 
@@ -73,6 +76,8 @@ class FeatureSet:
     val_features: np.ndarray | None = None
     val_labels: np.ndarray | None = None
     fingerprint: str | None = None
+    keys: tuple[str, ...] | None = None
+    view_policy: str | None = None
     source: Path | None = None
 
     def __post_init__(self) -> None:
@@ -155,13 +160,14 @@ class FeatureSet:
             raise ValueError(f"{file}: lacks {' and '.join(missing)}")
         known = {field.name for field in dataclasses.fields(cls)}
         values = {key: value for key, value in found.items() if key in known}
-        for key in ("class_names", "prompts"):
+        for key in ("class_names", "prompts", "keys"):
             if values.get(key) is not None:
                 values[key] = tuple(str(text) for text in values[key])
         try:
             values["logit_scale"] = float(values.get("logit_scale", 100.0))
-            if values.get("fingerprint") is not None:
-                values["fingerprint"] = str(values["fingerprint"])
+            for key in ("fingerprint", "view_policy"):
+                if values.get(key) is not None:
+                    values[key] = str(values[key])
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file}: logit_scale is not a number ({error})") from error
         return cls(**values | {"source": file})
@@ -170,19 +176,17 @@ class FeatureSet:
         """Write a .safetensors file: whole, or not at all."""
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"{path}: feature sets are saved as .safetensors")
-        arrays = {
-            name: np.ascontiguousarray(getattr(self, name))
-            for name in _ARRAYS
-            if getattr(self, name) is not None
-        }
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: array for name, array in arrays.items() if array is not None}
         meta = {
             "logit_scale": self.logit_scale,
             "class_names": self.class_names,
             "prompts": self.prompts,
             "fingerprint": self.fingerprint,
+            "keys": self.keys,
+            "view_policy": self.view_policy,
         }
-        with replacing(path) as temporary:
-            safetensors.numpy.save_file(arrays, temporary, metadata={"soba": json.dumps(meta)})
+        save_arrays(path, arrays, {"soba": json.dumps(meta)})
 
     # Checks -----------------------------------------------------------------------------------
 
@@ -205,6 +209,8 @@ class FeatureSet:
             yield f"logit_scale must be positive, not {self.logit_scale}"
         if self.class_names is not None and len(self.class_names) != len(text):
             yield f"{len(self.class_names)} class_names for {len(text)} rows of text features"
+        if self.keys is not None and len(self.keys) != len(images):
+            yield f"{len(self.keys)} keys for {len(images)} rows of image features"
         for name, features, labels in (
             ("image_features", images, self.labels),
             ("support_features", self.support_features, self.support_labels),
@@ -274,7 +280,7 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
                 # safetensors hands out copies; mapping the bytes keeps large sets out of memory.
                 found[name] = np.memmap(
                     file,
-                    _DTYPES[entry["dtype"]],
+                    _NUMPY[entry["dtype"]],
                     "r",
                     8 + length + entry["data_offsets"][0],
                     tuple(entry["shape"]),

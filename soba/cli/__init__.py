@@ -1,0 +1,57 @@
+"""The `soba` command, a file per subcommand."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+try:
+    import typer
+    from rich.markup import escape
+except ImportError:  # the core installs without them
+    sys.exit("the soba command needs: pip install 'soba-tta[cli]'")
+
+import soba
+from soba.cli._common import err, out
+from soba.cli.eval import eval_
+from soba.cli.methods import methods_
+from soba.cli.stress import stress_
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Training-free test-time adaptation for CLIP: a zero-shot classifier that gets better "
+    "while it runs.",
+)
+
+
+def main() -> None:
+    """Run the command; bad input ends with one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"soba {soba.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None: ...
+
+
+app.command("eval")(eval_)
+app.command("stress")(stress_)
+app.command("methods")(methods_)

@@ -1,0 +1,5 @@
+"""`python -m soba.cli`."""
+
+from soba.cli import main
+
+main()

@@ -1,0 +1,135 @@
+"""`soba eval`: methods on shuffled streams of a feature file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import soba
+from soba.bench.evaluate import COVERAGES, Record, evaluate, summarise
+from soba.bench.plots import check_pictures, curves
+from soba.cli._common import (
+    File,
+    JsonPath,
+    Methods,
+    check_folder,
+    method_names,
+    out,
+    positive_number,
+    progress_bar,
+    write_json,
+)
+
+
+def eval_(
+    file: File,
+    methods: Methods = "zero-shot,ncm,tda,soba,soba+",
+    orders: Annotated[int, typer.Option(min=1, help="Shuffled streams, seeds 0 to ORDERS-1.")] = 5,
+    alpha: Annotated[
+        float | None, typer.Option(min=0.0, help="Weight of the adapter against CLIP.")
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option(min=0.0, help="Sharpness of a cache (tda, tip-adapter).")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="Samples kept per class: a number, or `full`.")
+    ] = None,
+    reading: Annotated[
+        str | None,
+        typer.Option(help="How to read SOBA's formula: whitened, gda, dual, literal or ncm."),
+    ] = None,
+    refresh: Annotated[
+        str | None,
+        typer.Option(help="When statistics refresh: tenths, growth, or every N samples."),
+    ] = None,
+    support: Annotated[
+        Path | None, typer.Option(help="Labelled training features for gda and tip-adapter.")
+    ] = None,
+    val: Annotated[
+        Path | None, typer.Option(help="Labelled validation features they search alpha, beta on.")
+    ] = None,
+    unsure: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Abstain below this probability.")
+    ] = 0.0,
+    curve: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", help="Draw accuracy over coverage: answer only the surest."),
+    ] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Compare methods on shuffled streams of a labelled feature file.
+
+    Without options each method runs as its paper has it: ncm and soba with capacity 16, alpha 15
+    and a refresh at every tenth of the stream; tda with alpha 2 and beta 5; soba+ as it always
+    does. An option applies to every chosen method that has such a hyper-parameter.
+    """
+    names = method_names(methods)
+    for path in (json_path, curve):
+        check_folder(path)
+    if curve is not None:
+        check_pictures()
+    features = soba.FeatureSet.load(file)
+    if support is not None:
+        features = features.with_support(soba.FeatureSet.load(support))
+    if val is not None:
+        features = features.with_val(soba.FeatureSet.load(val))
+    overrides: dict[str, Any] = {"alpha": alpha, "beta": beta, "reading": reading}
+    overrides = {key: value for key, value in overrides.items() if value is not None}
+    if capacity is not None:
+        overrides["capacity"] = (
+            None if capacity == "full" else positive_number(capacity, "--capacity")
+        )
+    if refresh is not None:
+        word = refresh in ("tenths", "growth")
+        overrides["refresh"] = refresh if word else positive_number(refresh, "--refresh")
+
+    with progress_bar() as progress:
+        task = progress.add_task("streams", total=len(names) * orders)
+
+        def step(method: str, seed: int) -> None:
+            progress.update(task, advance=1, description=f"{method}, order {seed}")
+
+        records = evaluate(
+            features, names, orders=orders, overrides=overrides, unsure=unsure, step=step
+        )
+    summary = summarise(records)
+    write_json(json_path, records, summary)
+    title = f"{file.name}: {len(features)} images, {features.classes} classes, {orders} orders"
+    out.print(_table(summary, title, unsure))
+    if curve is not None:
+        curves(
+            curve,
+            {row["method"]: (100 * COVERAGES, row["accuracy_at_coverage"]) for row in summary},
+            title=f"{file.stem}: only the surest answered",
+            x_label="coverage, % of the images",
+            y_label="top-1 % of the answered",
+        )
+        out.print(f"accuracy over coverage in {curve}", soft_wrap=True)
+
+
+def _table(summary: list[Record], title: str, unsure: float) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    headings = ["top-1 %", "std", "gain", "calibration error %", "seconds"]
+    if unsure:
+        headings += ["answered %", "right of them %"]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    best = max(row["accuracy_mean"] for row in summary)
+    for row in summary:
+        score = f"{row['accuracy_mean']:.2f}"
+        right = row["accuracy_answered"]
+        answered = [f"{row['answered']:.1f}", "" if right is None else f"{right:.2f}"]
+        table.add_row(
+            row["method"],
+            f"[bold]{score}[/]" if row["accuracy_mean"] == best else score,
+            f"{row['accuracy_std']:.2f}",
+            "" if row["gain"] is None else f"{row['gain']:+.2f}",
+            f"{row['calibration_error']:.2f}",
+            f"{row['seconds']:.3f}",
+            *(answered if unsure else []),
+        )
+    return table

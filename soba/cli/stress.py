@@ -1,0 +1,126 @@
+"""`soba stress`: where adapters break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+import soba
+from soba.bench.evaluate import Record
+from soba.bench.plots import check_pictures, heat_map
+from soba.bench.scenarios import SCENARIOS, build
+from soba.bench.stress import orders_of, stress, summarise
+from soba.cli._common import (
+    File,
+    JsonPath,
+    Methods,
+    check_folder,
+    method_names,
+    out,
+    progress_bar,
+    write_json,
+)
+
+
+def stress_(
+    file: File,
+    methods: Methods = "zero-shot,tda,soba,soba+",
+    scenarios: Annotated[
+        str | None, typer.Option(help="Comma-separated names of scenarios; default: all of them.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first order.")] = 0,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", help="Heat map of the gains. Default: FILE's name + -stress."),
+    ] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Find where adapters break: methods side by side on hard streams made from a feature file.
+
+    Few images per class, absent classes, skewed and sorted streams, a shift half way, unrelated
+    images, near-duplicates, wrong class names. 5 seeded orders each, 20 where fewer than 500
+    images are scored. soba runs the paper's schedule, tda alpha 2 and beta 5, soba+ its default.
+    """
+    names = method_names(methods)
+    if "zero-shot" not in names:
+        names.insert(0, "zero-shot")  # the control that gains are measured against
+    chosen = list(SCENARIOS)
+    if scenarios is not None:
+        chosen = [name.strip() for name in scenarios.split(",") if name.strip()]
+        unknown = [name for name in chosen if name not in SCENARIOS]
+        if unknown:
+            raise ValueError(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
+    plot = Path(f"{file.stem}-stress.png") if plot is None else plot
+    for path in (plot, json_path):
+        check_folder(path)
+    check_pictures()
+    features = soba.FeatureSet.load(file)
+    total = sum(orders_of(build(name, features, 0)) for name in chosen) * len(names)
+    with progress_bar() as progress:
+        task = progress.add_task("streams", total=total)
+        records = stress(
+            features,
+            names,
+            scenarios=chosen,
+            seed=seed,
+            step=lambda name: progress.update(task, advance=1, description=name),
+        )
+    summary = summarise(records)
+    write_json(json_path, records, summary)
+    title = f"{file.name}: zero-shot top-1 %, and gains over it: mean/worst order"
+    out.print(_stress_table(summary, names, chosen, title))
+    cells = {(row["scenario"], row["method"]): row for row in summary}
+    shown = [name for name in names if name != "zero-shot"]
+    if shown:
+        gains = np.array([[cells[s, m]["gain"] for m in shown] for s in chosen])
+        averages = gains.mean(axis=0, keepdims=True)
+        heat_map(
+            plot,
+            np.vstack([gains, averages]),
+            [*chosen, "average"],
+            shown,
+            title=f"{file.stem}: gain over zero-shot",
+            label="points of top-1",
+        )
+        out.print(f"heat map in {plot}", soft_wrap=True)
+
+
+def _stress_table(
+    summary: list[Record], methods: list[str], scenarios: list[str], title: str
+) -> Table:
+    cells = {(row["scenario"], row["method"]): row for row in summary}
+    worst = min(summary, key=lambda row: row["gain"])
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
+    )
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("images", justify="right", no_wrap=True)
+    for name in methods:
+        table.add_column(name, justify="right", no_wrap=True)
+    for scenario in scenarios:
+        shown = []
+        for name in methods:
+            row = cells[scenario, name]
+            if name == "zero-shot":
+                shown.append(f"{row['accuracy_mean']:.2f}")
+                continue
+            text = f"{row['gain']:+.1f}/{row['gain_worst']:+.1f}"
+            if row is worst and row["gain"] < 0:
+                text = f"[bold white on red]{text}[/]"
+            elif row["gain"] < 0:
+                text = f"[red]{text}[/]"
+            shown.append(text)
+        table.add_row(scenario, str(cells[scenario, methods[0]]["scored"]), *shown)
+    table.add_section()
+    for label, key, form in (
+        ("average", "gain", "{:+.2f}"),
+        ("calibration error", "calibration_error", "{:.2f}"),
+    ):
+        means = [np.mean([cells[s, m][key] for s in scenarios]) for m in methods]
+        table.add_row(label, "", *(form.format(value) for value in means))
+    return table
