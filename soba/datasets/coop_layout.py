@@ -10,6 +10,7 @@ names are compared with CoOp's, and all files are looked for, before the first i
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -44,16 +45,18 @@ def survey(facts: Facts, root: Path, split: str) -> Survey:
         return Survey(None, [str(error)])
     items = list({item.key: item for item in splits[split]}.values())
     if len(items) < len(splits[split]):
-        problems.append(f"{source}: lists {len(splits[split]) - len(items)} {split} images twice")
+        times = Counter(item.key for item in splits[split])
+        twice = [key for key in times if times[key] > 1]
+        problems.append(f"{source}: {split} images listed twice: {some(twice)}")
     expected = facts.sizes[split]
     if expected is not None and len(items) != expected:
         problems.append(f"{source}: lists {len(items)} {split} images, not {expected}")
     there = present(images, (item.key for item in items))
     problems += _missing(images, items, there, splits)
     items = [item for item in items if item.key in there]
-    problems += absent_classes((item.label for item in items), class_names, split)
     if not items:
         return Survey(None, problems)
+    problems += absent_classes((item.label for item in items), class_names, split)
     image_set = ImageSet(
         facts.name,
         tuple(as_spoken(name) for name in class_names),
@@ -136,7 +139,7 @@ def _missing(
     folders = [folder for folder in groups if not (images / folder).is_dir()]
     problems = [f"{images}: {len(absent)} of {len(items)} images missing: {some(absent)}"]
     if folders:
-        problems.append(f"{images}: {len(folders)} folders missing: {some(folders)}")
+        problems.append(f"{images}: missing folders: {some(folders)}")
     listed = {item.key for lines in splits.values() for item in lines}
     strangers = []
     for folder in groups.keys() - set(folders):
@@ -144,7 +147,6 @@ def _missing(
         strangers += [key for key in keys if is_image(key.rpartition("/")[2]) and key not in listed]
     if strangers:
         problems.append(
-            f"{images}: {len(strangers)} files beside them are in no split, "
-            f"perhaps renamed: {some(sorted(strangers))}"
+            f"{images}: files beside them in no split, perhaps renamed: {some(sorted(strangers))}"
         )
     return problems

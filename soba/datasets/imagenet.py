@@ -48,7 +48,7 @@ def survey(facts: Facts, root: Path, split: str, *, tda_listing: bool = False) -
     ]
     others = [key for key in others if not is_image(key.rpartition("/")[2])]
     if others:
-        problems.append(f"{folder}: {len(others)} files have no image's name: {some(others)}")
+        problems.append(f"{folder}: files without an image's name: {some(others)}")
     pairs = [
         (f"{name}/{file}", label)
         for label, (name, inside) in enumerate(zip(names, images, strict=True))
@@ -87,7 +87,7 @@ def _unknown_folders(name: str, folder: Path, found: list[str], loose: list[str]
     if not unknown:
         return []
     hint = _v2_hint(found, unknown) if name == "imagenet-v2" else _subset_hint(name, found, unknown)
-    return [f"{folder}: {len(unknown)} folders are no class of {name}: {some(unknown)}{hint}"]
+    return [f"{folder}: folders that are no class of {name}: {some(unknown)}{hint}"]
 
 
 def _v2_hint(found: list[str], unknown: list[str]) -> str:
@@ -130,10 +130,10 @@ def _order_of_files(
         return []
     if all(_STRING_ORDER[label] == other for label, other in order):
         return [
-            f"{folder}: the folders are in string order ({_LIKE}), so labels are wrong: "
-            f"{len(wrong)} files are named after another class: {some(wrong)}"
+            f"{folder}: the folders are in string order ({_LIKE}), so labels are wrong; "
+            f"files named after another class: {some(wrong)}"
         ]
-    return [f"{folder}: {len(wrong)} files are named after another class: {some(wrong)}"]
+    return [f"{folder}: files named after another class: {some(wrong)}"]
 
 
 def _order_of_list(file: Path) -> list[str]:
@@ -176,5 +176,5 @@ def _counts(facts: Facts, folder: Path, split: str, images: Sequence[Sequence[st
         if inside and len(inside) != each
     ]
     if facts.name in _EVEN and uneven:
-        problems.append(f"{folder}: {len(uneven)} classes have not {each} images: {some(uneven)}")
+        problems.append(f"{folder}: classes that have not {each} images: {some(uneven)}")
     return problems
