@@ -46,7 +46,7 @@ def load(
         The data root: `$DATA` in the instructions of CoOp, TDA and TPT.
     split
         "test", "train" or "val". ImageNet has no val, since its validation images are the test
-        set; the four sets made from it have only test.
+        set; the four sets made from it have only test. Train and val are called "dtd-train".
     check
         What happens where classes, labels, counts or files are not those of the literature: True
         raises a ValueError that lists the differences, "warn" warns, False is silent; both go on
@@ -68,7 +68,8 @@ def load(
             f"{name}: the {split} split is not that of the literature "
             f"(check='warn' goes on with the {len(image_set)} images that are there){listed}"
         )
-    return dataclasses.replace(image_set, templates=templates_for(name))
+    called = image_set.name if split == "test" else f"{image_set.name}-{split}"
+    return dataclasses.replace(image_set, name=called, templates=templates_for(name))
 
 
 def check(name: str, root: str | os.PathLike[str], split: str = "test") -> list[str]:

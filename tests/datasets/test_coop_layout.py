@@ -72,7 +72,8 @@ def test_aircraft_reads_its_text_files(tmp_path, pictures, no_image_is_opened):
     assert len(found) == 3333
     assert found.keys[0] == "0000201.jpg"
     assert found.class_names[found.labels[72]] == "F-16A/B"
-    assert len(load("aircraft", tmp_path, "train")) == 100
+    train = load("aircraft", tmp_path, "train")
+    assert (found.name, train.name, len(train)) == ("aircraft", "aircraft-train", 100)
 
 
 def test_aircraft_names_what_is_wrong(tmp_path, pictures):
