@@ -1,0 +1,121 @@
+"""The fifteen data sets of the two benchmarks by name, and whether a disk has them as it should."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import warnings
+from pathlib import Path
+from typing import Literal
+
+from soba.datasets import coop_layout, imagenet
+from soba.datasets._facts import (
+    SPLITS,
+    Facts,
+    Survey,
+    as_spoken,
+    coop_class_names,
+    imagenet_classes,
+)
+from soba.datasets._facts import catalogue as _catalogue
+from soba.datasets.base import ImageSet
+
+NAMES = tuple(_catalogue())
+GROUPS = {
+    group: tuple(name for name, facts in _catalogue().items() if facts.group == group)
+    for group in ("ood", "cross")
+}
+
+
+def load(
+    name: str,
+    root: str | os.PathLike[str],
+    split: str = "test",
+    *,
+    check: bool | Literal["warn"] = True,
+    tda_listing: bool = False,
+) -> ImageSet:
+    """A data set from the folder that holds all of them.
+
+    Parameters
+    ----------
+    name
+        One of `NAMES`.
+    root
+        The data root: `$DATA` in the instructions of CoOp, TDA and TPT.
+    split
+        "test", "train" or "val". ImageNet has no val, since its validation images are the test
+        set; the four sets made from it have only test. Train and val are called "dtd-train".
+    check
+        What happens where classes, labels, counts or files are not those of the literature: True
+        raises a ValueError that lists the differences, "warn" warns, False is silent; both go on
+        with the images that are there. Images are listed, not opened.
+    tda_listing
+        Drop the images whose names contain "sh", as the official TDA does (ImageNet-A, -V2, -R and
+        -Sketch).
+    """
+    if check not in (True, False, "warn"):
+        raise ValueError(f"check must be True, 'warn' or False, not {check!r}")
+    image_set, problems = _survey(name, root, split, tda_listing)
+    listed = "".join(f"\n  {problem}" for problem in problems)
+    if image_set is None:
+        raise ValueError(f"{name}: no {split} images found{listed}")
+    if problems and check == "warn":
+        warnings.warn(f"{name}: going on with {len(image_set)} images{listed}", stacklevel=2)
+    elif problems and check:
+        raise ValueError(
+            f"{name}: the {split} split is not that of the literature "
+            f"(check='warn' goes on with the {len(image_set)} images that are there){listed}"
+        )
+    called = image_set.name if split == "test" else f"{image_set.name}-{split}"
+    return dataclasses.replace(image_set, name=called, templates=templates_for(name))
+
+
+def check(name: str, root: str | os.PathLike[str], split: str = "test") -> list[str]:
+    """What is wrong with a data set on disk, one sentence each; empty if nothing is."""
+    return _survey(name, root, split).problems
+
+
+def class_names(name: str) -> tuple[str, ...]:
+    """The classes of a set in label order, as a prompt says them; needs no images.
+
+    >>> class_names("food101")[:2], class_names("imagenet-a")[:2]
+    (('apple pie', 'baby back ribs'), ('stingray', 'goldfinch'))
+    """
+    if _facts(name).group == "ood":
+        return tuple(row.name for row in imagenet_classes(name))
+    return tuple(as_spoken(known) for known in coop_class_names(name))
+
+
+def templates_for(name: str) -> tuple[str, ...]:
+    """The prompts a set is scored with: one for all, as TPT and MTA have it."""
+    _facts(name)
+    return ("a photo of a {}.",)
+
+
+def _survey(
+    name: str, root: str | os.PathLike[str], split: str, tda_listing: bool = False
+) -> Survey:
+    facts = _facts(name)
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+    if tda_listing and not (facts.group == "ood" and name != "imagenet"):
+        raise ValueError(f"{name}: the official TDA does not list its folders; no tda_listing")
+    if not Path(root).is_dir():
+        raise ValueError(f"{root}: not a folder")
+    if facts.group == "cross":
+        return coop_layout.survey(facts, Path(root), split)
+    if split == "val" and name == "imagenet":
+        raise ValueError("imagenet: has no val split, its validation images are the test set")
+    if split != "test" and name != "imagenet":
+        raise ValueError(f"{name}: has only a test split")
+    return imagenet.survey(facts, Path(root), split, tda_listing=tda_listing)
+
+
+def _facts(name: str) -> Facts:
+    if name not in _catalogue():
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown data set {name!r}.{hint} Known: {', '.join(NAMES)}")
+    return _catalogue()[name]

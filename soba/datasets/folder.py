@@ -1,0 +1,201 @@
+"""Anyone's images: a folder of class folders, a flat folder, a table, or a list of files.
+
+Class folders follow torchvision's ImageFolder, with one difference: names that are all numbers
+are ordered as numbers (0, 1, 2, 10), not as strings (0, 1, 10, 2). Files are listed, not opened.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from soba.datasets._facts import as_spoken
+from soba.datasets._listing import entries, is_image, present, some
+from soba.datasets.base import ImageSet
+
+PathLike = str | os.PathLike[str]
+
+
+def load_images(
+    source: PathLike | Sequence[PathLike], class_names: Sequence[str] | None = None
+) -> ImageSet:
+    """Whatever a person points at: a folder, a .csv, an image, a pattern, or a list of those."""
+    if isinstance(source, str | os.PathLike):
+        if Path(source).is_dir():
+            return from_folder(source, class_names)
+        if Path(source).suffix.lower() == ".csv":
+            return from_csv(source, class_names)
+        source = [source]
+    return from_files(source, class_names)
+
+
+def from_folder(
+    folder: PathLike, class_names: Sequence[str] | None = None, *, labelled: bool | None = None
+) -> ImageSet:
+    """The images in a folder.
+
+    Parameters
+    ----------
+    folder
+        Either class folders with images at any depth below them, or images.
+    class_names
+        The classes in label order. Of class folders they must be the folders' names, or there
+        must be as many as there are folders that are called by numbers. Without them the folders
+        name the classes, underscores read as spaces.
+    labelled
+        True: folders are classes. False: all images at any depth, without labels. By default
+        what is there decides; a folder with both is refused.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"{root}: not a folder")
+    folders, files = entries(root)
+    inside = {name: _below(root / name, name) for name in folders}
+    inside = {name: keys for name, keys in inside.items() if keys}
+    loose = [name for name in files if is_image(name)]
+    if labelled is None:
+        if inside and loose:
+            raise ValueError(
+                f"{root}: holds both images and folders of images; say labelled=True to take the "
+                "folders as classes, labelled=False to take all images without labels"
+            )
+        labelled = bool(inside)
+    if not labelled:
+        keys = sorted(loose + [key for found in inside.values() for key in found])
+        return _image_set(root.name, class_names or (), keys, None, root)
+    order = _ordered(inside)
+    if class_names is None:
+        names: Sequence[str] = [as_spoken(name) for name in order]
+    else:
+        names = class_names
+        order = _match(root, order, names)
+    keys = [key for name in order for key in inside.get(name, [])]
+    labels = [label for label, name in enumerate(order) for _ in inside.get(name, [])]
+    return _image_set(root.name, names, keys, labels, root)
+
+
+def from_csv(
+    file: PathLike, class_names: Sequence[str] | None = None, *, root: PathLike | None = None
+) -> ImageSet:
+    """The images a table lists in its columns "path" and, if it has one, "label".
+
+    Paths are below `root`, by default the folder of the table. Labels are class names, or
+    indices into `class_names`; without `class_names` the labels that occur are the classes.
+    """
+    table = Path(file)
+    if not table.is_file():
+        raise ValueError(f"{table}: not found")
+    with table.open(newline="", encoding="utf-8-sig") as lines:
+        reader = csv.DictReader(lines)
+        columns, rows = reader.fieldnames or [], list(reader)
+    if "path" not in columns:
+        raise ValueError(f"{table}: needs a column 'path', has {', '.join(columns) or 'none'}")
+    base = table.parent if root is None else Path(root)
+    keys = _column(table, rows, "path")
+    labels = None
+    names: Sequence[str] = class_names or ()
+    if "label" in columns:
+        names, labels = _labels(table, _column(table, rows, "label"), class_names)
+    there = present(base, keys)
+    absent = [key for key in keys if key not in there]
+    if absent:
+        raise ValueError(f"{table}: {len(absent)} of {len(keys)} images missing: {some(absent)}")
+    return _image_set(table.stem, names, keys, labels, base)
+
+
+def from_files(paths: Iterable[PathLike], class_names: Sequence[str] | None = None) -> ImageSet:
+    """Images by path or by pattern ("shots/**/*.png"), without labels, each once."""
+    keys: list[str] = []
+    for path in (os.fspath(path) for path in paths):
+        if glob.has_magic(path) and not os.path.exists(path):
+            found = [
+                key
+                for key in sorted(glob.glob(path, recursive=True))
+                if is_image(os.path.basename(key))
+            ]
+            if not found:
+                raise ValueError(f"{path}: no image matches")
+            keys += found
+        else:
+            keys.append(path)
+    absent = [key for key in keys if not os.path.isfile(key)]
+    if absent:
+        raise ValueError(f"{len(absent)} of {len(keys)} images not found: {some(absent)}")
+    return _image_set("files", class_names or (), list(dict.fromkeys(keys)), None, None)
+
+
+def _image_set(
+    name: str,
+    class_names: Sequence[str],
+    keys: Sequence[str],
+    labels: Sequence[int] | None,
+    root: Path | None,
+) -> ImageSet:
+    if not keys:
+        raise ValueError(f"{root or name}: holds no images")
+    twice = [key for key, times in Counter(keys).items() if times > 1]
+    if twice:
+        raise ValueError(f"{root or name}: {len(twice)} images are listed twice: {some(twice)}")
+    array = None if labels is None else np.array(labels, np.int64)
+    return ImageSet(name, tuple(class_names), tuple(keys), array, root=root)
+
+
+def _below(folder: Path, name: str) -> list[str]:
+    """Images at any depth below a folder, as keys that start with `name`."""
+    folders, files = entries(folder)
+    keys = [f"{name}/{file}" for file in files if is_image(file)]
+    for deeper in folders:
+        keys += _below(folder / deeper, f"{name}/{deeper}")
+    return keys
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    names = list(names)
+    numbers = all(name.isdecimal() for name in names)
+    return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
+
+
+def _match(root: Path, folders: list[str], class_names: Sequence[str]) -> list[str]:
+    """The folder of each class, in the order of the classes."""
+    by_words = {as_spoken(folder).lower(): folder for folder in folders}
+    wanted = [as_spoken(name).lower() for name in class_names]
+    unknown = [folder for words, folder in by_words.items() if words not in set(wanted)]
+    if not unknown:
+        return [by_words.get(words, name) for words, name in zip(wanted, class_names, strict=True)]
+    if all(folder.isdecimal() for folder in folders) and len(folders) == len(class_names):
+        return folders
+    raise ValueError(f"{root}: folders that are none of the class names: {some(unknown)}")
+
+
+def _labels(
+    table: Path, words: Sequence[str], class_names: Sequence[str] | None
+) -> tuple[Sequence[str], list[int]]:
+    if class_names is None:
+        order = _ordered(set(words))
+        index = {word: label for label, word in enumerate(order)}
+        return [as_spoken(word) for word in order], [index[word] for word in words]
+    once = Counter(class_names)
+    index = {name: label for label, name in enumerate(class_names) if once[name] == 1}
+    if not set(words) & set(class_names):
+        index = {str(label): label for label in range(len(class_names))}
+    unknown = sorted(set(words) - set(index))
+    if unknown:
+        raise ValueError(
+            f"{table}: labels that are not exactly one of the {len(class_names)} classes, "
+            f"by name or by index: {some(unknown)}"
+        )
+    return class_names, [index[word] for word in words]
+
+
+def _column(table: Path, rows: Sequence[dict[str, str]], name: str) -> list[str]:
+    cells = [(row[name] or "").strip() for row in rows]
+    empty = [str(number) for number, cell in enumerate(cells, 1) if not cell]
+    if empty:
+        raise ValueError(f"{table}: no {name} in rows {some(empty)}")
+    return cells

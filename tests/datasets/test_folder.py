@@ -1,0 +1,139 @@
+"""Anyone's images: class folders, flat folders, tables and lists."""
+
+import pytest
+
+from soba.datasets import load_images
+from soba.datasets.folder import from_csv, from_files, from_folder
+
+
+@pytest.fixture
+def pets(tmp_path, pictures):
+    root = tmp_path / "pets"
+    pictures.put_all(root, ["red_panda/b.png", "red_panda/deep/a.JPG", "cat/c.webp"])
+    (root / "cat" / "notes.txt").write_text("no image")
+    (root / "cat" / "._c.webp").write_text("left by a Mac")
+    (root / "nothing").mkdir()
+    return root
+
+
+def test_class_folders(pets):
+    found = load_images(pets)
+    assert found.name == "pets"
+    assert found.class_names == ("cat", "red panda")
+    assert found.keys == ("cat/c.webp", "red_panda/b.png", "red_panda/deep/a.JPG")
+    assert found.labels.tolist() == [0, 1, 1]
+    assert found.image(2).size == (8, 8)
+
+
+def test_given_names_decide_the_order_and_may_have_no_images(pets):
+    found = load_images(pets, ["Red Panda", "dog", "cat"])
+    assert found.class_names == ("Red Panda", "dog", "cat")
+    assert dict(zip(found.keys, found.labels.tolist(), strict=True)) == {
+        "red_panda/b.png": 0,
+        "red_panda/deep/a.JPG": 0,
+        "cat/c.webp": 2,
+    }
+    with pytest.raises(ValueError, match="none of the class names: red_panda"):
+        load_images(pets, ["cat", "dog"])
+
+
+def test_folders_that_are_numbers_are_ordered_as_numbers(tmp_path, pictures):
+    pictures.put_all(tmp_path / "n", [f"{i}/a.png" for i in range(12)])
+    assert load_images(tmp_path / "n").keys[:3] == ("0/a.png", "1/a.png", "2/a.png")
+    named = load_images(tmp_path / "n", [f"class {i}" for i in range(12)])
+    assert (named.keys[10], named.class_names[10]) == ("10/a.png", "class 10")
+    with pytest.raises(ValueError, match="none of the class names"):
+        load_images(tmp_path / "n", ["class 0", "class 1"])
+
+
+def test_a_flat_folder_has_no_labels(tmp_path, pictures):
+    pictures.put_all(tmp_path / "flat", ["b.png", "a.jpg"])
+    found = load_images(tmp_path / "flat", ["cat", "dog"])
+    assert (found.keys, found.labels, found.class_names) == (
+        ("a.jpg", "b.png"),
+        None,
+        ("cat", "dog"),
+    )
+
+
+def test_a_folder_with_both_is_refused_until_told(pets, pictures):
+    pictures.put(pets / "loose.png")
+    with pytest.raises(ValueError, match="both images and folders of images"):
+        from_folder(pets)
+    assert len(from_folder(pets, labelled=True)) == 3
+    unlabelled = from_folder(pets, labelled=False)
+    assert (len(unlabelled), unlabelled.labels) == (4, None)
+
+
+def test_folders_without_images_are_refused(tmp_path, pictures):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty: holds no images"):
+        load_images(tmp_path / "empty")
+    with pytest.raises(ValueError, match="nowhere: not a folder"):
+        from_folder(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def table(pets):
+    def write(text):
+        file = pets / "list.csv"
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def test_a_table_with_names(table):
+    found = load_images(table("path,label\nred_panda/b.png,red_panda\ncat/c.webp,cat\n"))
+    assert found.name == "list"
+    assert found.class_names == ("cat", "red panda")
+    assert found.labels.tolist() == [1, 0]
+    assert found.image(0).size == (8, 8)
+
+
+def test_a_table_with_indices_or_names_of_given_classes(table):
+    names = ["dog", "red panda", "cat"]
+    indices = table("label,path\n1,red_panda/b.png\n2,cat/c.webp\n")
+    assert load_images(indices, names).labels.tolist() == [1, 2]
+    words = table("\ufeffpath,label\nred_panda/b.png,red panda\ncat/c.webp,cat\n")
+    assert load_images(words, names).labels.tolist() == [1, 2]
+
+
+def test_a_table_without_labels_and_with_a_root(table, pets, tmp_path):
+    file = table("path\npets/cat/c.webp\n")
+    found = from_csv(file, root=tmp_path)
+    assert (found.keys, found.labels) == (("pets/cat/c.webp",), None)
+    assert found.image(0).size == (8, 8)
+    absolute = from_csv(table(f"path\n{pets / 'cat' / 'c.webp'}\n"))
+    assert absolute.image(0).size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "message"),
+    [
+        ("file,label\na,b\n", None, "needs a column 'path', has file, label"),
+        ("path,label\ncat/c.webp,\n", None, "no label in rows 1"),
+        ("path,label\n,cat\n", None, "no path in rows 1"),
+        ("path,label\ncat/c.webp,3\n", ["cat"], "classes, by name or by index: 3"),
+        ("path,label\ncat/c.webp,cat\n", ["cat", "cat"], "by name or by index: cat"),
+        ("path,label\ncat/x.png,cat\n", None, "1 of 1 images missing: cat/x.png"),
+        ("path,label\ncat/c.webp,cat\ncat/c.webp,cat\n", None, "listed twice: cat/c.webp"),
+        ("path,label\n", None, "holds no images"),
+    ],
+)
+def test_a_wrong_table_is_refused(table, text, names, message):
+    with pytest.raises(ValueError, match=message):
+        load_images(table(text), names)
+
+
+def test_lists_and_patterns(pets):
+    found = load_images([pets / "cat" / "c.webp", f"{pets}/**/*.*"], ["cat"])
+    assert len(found) == 3  # each once, and no text file
+    assert found.keys[0] == str(pets / "cat" / "c.webp")
+    assert found.image(1).size == (8, 8)
+    assert len(load_images(str(pets / "*" / "*.png"))) == 1
+    with pytest.raises(ValueError, match=r"gif: no image matches"):
+        load_images(str(pets / "*.gif"))
+    missing = [pets / f"{i}.png" for i in range(12)]
+    with pytest.raises(ValueError, match=r"12 of 12 images not found: .*9.png and 2 more"):
+        from_files(missing)
