@@ -1,4 +1,4 @@
-"""The tiny CLIP as an open_clip model: built from soba/tiny/open_clip_config.json, weights or none."""
+"""The tiny CLIP as an open_clip model, from soba/tiny: with its weights, or without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import torchvision_shim  # noqa: E402  (the CPU build of torch wants it, see DES
 torchvision_shim.install()
 
 from open_clip.model import CLIP  # noqa: E402
-
 
 WEIGHTS = TINY / "open_clip_model.safetensors"
 CONFIG = TINY / "open_clip_config.json"

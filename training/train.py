@@ -1,4 +1,4 @@
-"""Train the tiny CLIP on icons of the source families, and write soba/tiny/open_clip_model.safetensors.
+"""Train the tiny CLIP on icons of the source families; write its weights to soba/tiny.
 
     make tiny                                # train, export, find the hard icons
     python training/train.py --steps 1600    # this step alone; run again after a kill: it goes on
@@ -97,10 +97,9 @@ def main() -> None:
         losses.append([round(float(part.detach()), 4) for part in parts])
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == options.steps:
             spent = seconds + time.perf_counter() - start
-            print(
-                f"step {step + 1}: losses {np.mean(losses[-SAVE_EVERY:], axis=0).round(3)}, {spent:.0f} s",
-                flush=True,
-            )
+            recent = [row for row in losses[-SAVE_EVERY:] if len(row) == len(losses[-1])]
+            means = np.mean(recent, axis=0).round(3)
+            print(f"step {step + 1}: losses {means}, {spent:.0f} s", flush=True)
             state = {"run": run, "model": model.state_dict(), "table": table.data}
             state |= {"optimiser": optimiser.state_dict()}
             with replacing(checkpoint) as temporary:

@@ -143,10 +143,14 @@ class Adapter(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_state, (self.state(),)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a file: atomic, fsynced, checksummed (safetensors)."""
+    def save(self, path: str | os.PathLike[str], *, note: dict[str, Any] | None = None) -> None:
+        """Write the state to a file: atomic, fsynced, checksummed (safetensors).
+
+        `note` is what the file should say besides, in plain values: class names, the encoder.
+        """
         state = self.state()
-        save_checked(path, state["arrays"], state["meta"])
+        meta = state["meta"] if note is None else state["meta"] | {"note": note}
+        save_checked(path, state["arrays"], meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], text: Array | None = None, **expected: Any) -> Self:
@@ -244,6 +248,13 @@ class Adapter(ABC):
         mirrored = like(batch, array)
         self._mirrors[name] = (array, kind, mirrored)
         return mirrored
+
+
+def read_note(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was noted when a state was saved; empty if nothing was."""
+    _, meta = load_checked(path)
+    note = meta.get("note")
+    return note if isinstance(note, dict) else {}
 
 
 def parameter_defaults(cls: type[Adapter]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def heat_map(
     label: str,
 ) -> None:
     """Gains and losses as coloured cells with their numbers; the worst cell is framed."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(2.2 + 1.1 * len(columns), 1.4 + 0.38 * len(rows)))
     # Losses matter more than gains: the colours saturate at the larger loss, 2 points at least.
     reach = max(2.0, -float(np.nanmin(values)), float(np.nanmax(values)) / 2)
@@ -63,7 +63,7 @@ def curves(
     y_label: str,
 ) -> None:
     """Named curves in one picture."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
     for name, (x, y) in lines.items():
         axes.plot(x, y, label=name)
@@ -76,10 +76,10 @@ def curves(
 
 def check_pictures() -> None:
     """Find out before the work, not after it, that no picture can be drawn."""
-    _pyplot()
+    pyplot()
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:

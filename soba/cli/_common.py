@@ -8,16 +8,22 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from soba._files import replacing
 from soba.bench.evaluate import Record
+from soba.encode.encoder import Encoder
+from soba.encode.load import TINY, load_encoder
 from soba.registry import adapter_class
 
 # What several commands take.
@@ -28,6 +34,26 @@ Methods = Annotated[str, typer.Option(help="Comma-separated names; `soba methods
 JsonPath = Annotated[
     Path | None, typer.Option("--json", metavar="OUT", help="Also write all records as JSON.")
 ]
+
+Model = Annotated[
+    str,
+    typer.Option(
+        help="`tiny` (ours, for icons), an ONNX folder or file, or an open_clip name: ViT-B-16."
+    ),
+]
+Pretrained = Annotated[
+    str | None, typer.Option(help="open_clip tag (openai) or a file of weights.")
+]
+Templates = Annotated[
+    str | None,
+    typer.Option(
+        "--templates", help="single, seven, eighty, icon, a data set's name, a file, or 'a {}.'"
+    ),
+]
+Batch = Annotated[int, typer.Option(min=1, help="Images per run of the encoder.")]
+Device = Annotated[str, typer.Option(help="Of open_clip models: auto, cpu, cuda, mps.")]
+Precision = Annotated[str, typer.Option(help="Of open_clip models: fp32, autocast, fp16, bf16.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of the encoder.")]
 
 out = Console()
 err = Console(stderr=True)
@@ -54,6 +80,40 @@ def check_folder(path: Path | None) -> None:
 def progress_bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeRemainingColumn(), console=err, transient=True)
+
+
+class _Speed(ProgressColumn):
+    """Images per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.0f}/s", style="cyan")
+
+
+def speed_bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Speed())
+    return Progress(*columns, TimeRemainingColumn(), console=err, transient=True)
+
+
+def open_encoder(
+    model: str, pretrained: str | None, device: str, precision: str, threads: int | None
+) -> Encoder:
+    """The encoder that the options name; says so where it is only the tiny one."""
+    encoder = load_encoder(model, pretrained, device=device, precision=precision, threads=threads)
+    if encoder.name == TINY:
+        err.print(
+            "[dim]encoder: the tiny CLIP, which knows icons only; for photos say "
+            "--model ViT-B-16 --pretrained openai[/]"
+        )
+    return encoder
+
+
+def say_broken(broken: dict[str, str], most: int = 10) -> None:
+    """Name the images that could not be read."""
+    err.print(f"[yellow]{len(broken)} images could not be read and were left out:[/]")
+    for key, why in list(broken.items())[:most]:
+        err.print(f"  {escape(key)}: {escape(why)}", soft_wrap=True, highlight=False)
+    if len(broken) > most:
+        err.print(f"  ... and {len(broken) - most} more")
 
 
 def write_json(path: Path | None, records: list[Record], summary: list[Record]) -> None:

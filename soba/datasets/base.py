@@ -39,8 +39,12 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def path(self, index: int) -> Path:
+        """Where an image is on disk."""
+        return (self.root or Path()) / self.keys[index]
+
     def image(self, index: int) -> Image.Image:
         """The image, as it is on disk; a subclass may draw it instead."""
-        with Image.open((self.root or Path()) / self.keys[index]) as image:
+        with Image.open(self.path(index)) as image:
             image.load()
             return image

@@ -20,6 +20,7 @@ from soba.datasets._facts import (
 )
 from soba.datasets._facts import catalogue as _catalogue
 from soba.datasets.base import ImageSet
+from soba.encode import prompts
 
 NAMES = tuple(_catalogue())
 GROUPS = {
@@ -89,9 +90,9 @@ def class_names(name: str) -> tuple[str, ...]:
 
 
 def templates_for(name: str) -> tuple[str, ...]:
-    """The prompts a set is scored with: one for all, as TPT and MTA have it."""
+    """The prompts a set is scored with: TDA's, hand-made for each."""
     _facts(name)
-    return ("a photo of a {}.",)
+    return prompts.templates(name)
 
 
 def _survey(

@@ -238,17 +238,22 @@ def _background(rng: np.random.Generator, colour: np.ndarray, look: str, size: i
     if kind == 0:
         return np.broadcast_to(colour, (size, size, 3))
     if kind == 1:
-        return colour + _gradient(rng, size) * _colour(rng.uniform(-strength, strength, 3))
+        return _shaded(colour, _gradient(rng, size), rng.uniform(-strength, strength, 3))
     blotches = Image.fromarray((0.5 * _noise(rng, (8, 8))).clip(-1.0, 1.0), "F")
     smooth = np.asarray(blotches.resize((size, size), Image.Resampling.BICUBIC))
-    return colour + smooth[..., None] * _colour(rng.uniform(-strength, strength, 3))
+    return _shaded(colour, smooth[..., None], rng.uniform(-strength, strength, 3))
 
 
 def _fill(rng: np.random.Generator, ink: np.ndarray, look: str, size: int) -> np.ndarray:
     """The icon's own colour; renditions run through a gradient of hues."""
     if look == "plain":
         return np.broadcast_to(ink, (size, size, 3))
-    return ink + _gradient(rng, size) * _colour(rng.uniform(-0.8, 0.8, 3))
+    return _shaded(ink, _gradient(rng, size), rng.uniform(-0.8, 0.8, 3))
+
+
+def _shaded(colour: np.ndarray, pattern: np.ndarray, change: np.ndarray) -> np.ndarray:
+    shaded: np.ndarray = colour + pattern * _colour(change)
+    return shaded
 
 
 def _gradient(rng: np.random.Generator, size: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Images -> a feature file, in a way that survives being killed at any moment.
 
-Rows go to FILE.partial as they are made, float16 and flushed batch by batch; FILE.partial.json says
-what job they belong to. A second run cuts the last unfinished batch off and goes on, and ends in the
-same bytes as an undisturbed one. Memory holds a few batches, whatever the size of the set.
+Rows go to FILE.partial as they are made, float16 and flushed batch by batch; FILE.partial.json
+says what job they belong to. A second run cuts the last unfinished batch off and goes on, and ends
+in the same bytes as an undisturbed one. Memory holds a few batches, whatever the size of the set.
 """
 
 from __future__ import annotations
@@ -58,9 +58,14 @@ class Extraction:
     broken: dict[int, str] = field(default_factory=dict)  # filled in as images are read
 
     def run(
-        self, path: str | os.PathLike[str], step: Callable[[int, int], None] = lambda done, all: None
+        self,
+        path: str | os.PathLike[str],
+        step: Callable[[int, int], None] = lambda done, all: None,
     ) -> FeatureSet:
-        """Write the feature file, or finish one that was begun; `step(done, total)` after each batch."""
+        """Write the feature file, or finish one that was begun.
+
+        `step(done, total)` is called after each batch.
+        """
         target = Path(path)
         if target.suffix != ".safetensors":
             raise ValueError(f"{target}: feature sets are saved as .safetensors")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from soba.encode.encoder import Encoder, Tokenizer
-from soba.encode.preprocess import Preprocess
+from soba.encode.preprocess import OPENAI_MEAN, OPENAI_STD, Preprocess
 from soba.encode.tokens import ByteTokenizer
 
 _BATCH = 64  # rows per run: enough to fill the threads, small enough to stay in the cache
@@ -99,7 +99,7 @@ class OnnxEncoder(Encoder):
 
     @classmethod
     def tiny(cls, *, threads: int | None = None) -> OnnxEncoder:
-        """The CLIP that comes with soba: 2 million weights, trained on icons, good for nothing else."""
+        """The CLIP that comes with soba: 2 million weights that know icons and nothing else."""
         return cls.load(Path(str(resources.files("soba.tiny"))), threads=threads, name="tiny")
 
     @classmethod
@@ -151,6 +151,8 @@ class _Tower:
             raise FileNotFoundError(f"{self.path}: no such file")
         options = ort.SessionOptions()
         options.log_severity_level = 3  # errors only: it warns of things nobody can change
+        # Threads that wait do not burn the core that decodes the next images.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if threads is not None:
             options.intra_op_num_threads = threads
         try:
@@ -202,12 +204,15 @@ def _settings(config: Path) -> dict[str, Any]:
         content = json.loads(config.read_text())
         model, shown = content["model_cfg"], content.get("preprocess_cfg", {})
         own = content.get("soba", {})
-        chosen = {key: shown[key] for key in ("mean", "std") if key in shown}
-        preprocess = Preprocess(
-            size=int(model["vision_cfg"]["image_size"]),
-            interpolation=shown.get("interpolation", "bicubic"),
-            **{key: tuple(map(float, values)) for key, values in chosen.items()},
+        mean, std = (
+            (float(red), float(green), float(blue))
+            for red, green, blue in (
+                shown.get("mean", OPENAI_MEAN),
+                shown.get("std", OPENAI_STD),
+            )
         )
+        size, interpolation = int(model["vision_cfg"]["image_size"]), shown.get("interpolation")
+        preprocess = Preprocess(size, mean, std, interpolation or "bicubic")
         length = int(model["text_cfg"]["context_length"])
         tokenizer = own.get("tokenizer", "clip")
         scale = float(own.get("logit_scale", 100.0))

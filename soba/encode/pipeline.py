@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -21,7 +21,8 @@ _AHEAD = 2  # batches decoded while one is being encoded
 class Images(Protocol):
     """What can be encoded: keys in a fixed order, and how to open each."""
 
-    keys: tuple[str, ...]
+    @property
+    def keys(self) -> tuple[str, ...]: ...
 
     def image(self, index: int) -> Image.Image: ...
 
@@ -57,7 +58,6 @@ def encode(
     step = batch_images(batch, views)
     if start % step:
         raise ValueError(f"start must be a multiple of {step}, not {start}")
-    prepare: Callable[[int], np.ndarray | str]
 
     def prepare(index: int) -> np.ndarray | str:
         try:

@@ -1,0 +1,128 @@
+"""The whole job on the embedded default: icons -> tiny CLIP -> adapted streams -> records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from soba.adapt.base import Adapter
+from soba.bench.evaluate import Record, evaluate, method_settings, summarise
+from soba.datasets.icons import DOMAINS, SHIFTED, IconSet, icons
+from soba.encode.encoder import Encoder
+from soba.encode.prompts import classifier, templates
+from soba.encode.store import FeatureSet
+from soba.registry import adapter
+
+METHODS = ("zero-shot", "ncm", "tda", "soba", "soba+")
+Step = Callable[[str, int], None]  # what was done, and how many units of work it was
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One icon domain, encoded and adapted to."""
+
+    name: str
+    images: IconSet
+    pictures: list[Image.Image]
+    features: FeatureSet
+    seconds: dict[str, float]  # render, encode
+    records: list[Record]
+
+    @property
+    def summary(self) -> dict[str, Record]:
+        return {row["method"]: row for row in summarise(self.records)}
+
+
+def run_demo(
+    encoder: Encoder,
+    *,
+    per_class: int = 16,
+    orders: int = 5,
+    methods: tuple[str, ...] = METHODS,
+    seed: int = 0,
+    step: Step = lambda what, amount: None,
+) -> list[Domain]:
+    """Render every domain, encode it, and run all methods over `orders` shuffled streams."""
+    found = []
+    for name in DOMAINS:
+        images = icons(name, per_class, seed=seed, size=encoder.preprocess.size)
+        start = time.perf_counter()
+        with ThreadPoolExecutor(2) as pool:
+            pictures = []
+            for picture in pool.map(images.image, range(len(images)), chunksize=32):
+                pictures.append(picture)
+                if len(pictures) % 64 == 0:
+                    step(f"drawing {name}", 64)
+        step(f"drawing {name}", len(images) % 64)
+        rendered = time.perf_counter() - start
+        features, encoded = _encode(encoder, images, pictures, step)
+
+        def ran(method: str, order: int, domain: str = name) -> None:
+            step(f"{method} on {domain}", 64)
+
+        records = evaluate(features, methods, orders=orders, step=ran)
+        seconds = {"render": rendered, "encode": encoded}
+        records = [record | {"dataset": images.name} for record in records]
+        found.append(Domain(name, images, pictures, features, seconds, records))
+    return found
+
+
+def work_units(per_class: int, orders: int, methods: int) -> int:
+    """What `step` will count up to."""
+    images = sum(len(icons(name, per_class)) for name in DOMAINS)
+    return 2 * images + len(DOMAINS) * orders * methods * 64
+
+
+def averages(domains: list[Domain]) -> dict[str, float]:
+    """Per method, the mean accuracy over the shifted domains."""
+    shifted = [domain.summary for domain in domains if domain.name in SHIFTED]
+    return {
+        method: float(np.mean([summary[method]["accuracy_mean"] for summary in shifted]))
+        for method in shifted[0]
+    }
+
+
+def adapt_share(domains: list[Domain], method: str = "soba+") -> float:
+    """Seconds of adaptation per second of encoding, one stream over each domain."""
+    adapting = sum(float(domain.summary[method]["seconds"]) for domain in domains)
+    return adapting / sum(domain.seconds["encode"] for domain in domains)
+
+
+def stream(domain: Domain, method: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Adapter]:
+    """(order, logits, adapter) of one stream, as `evaluate` runs it."""
+    features = domain.features
+    settings = method_settings(method, len(features))
+    made = adapter(method, features.text_features, scale=features.logit_scale, **settings)
+    order = np.random.default_rng(seed).permutation(len(features))
+    return order, made.adapt(features.image_features[order], ids=order), made
+
+
+def _encode(
+    encoder: Encoder, images: IconSet, pictures: list[Image.Image], step: Step, batch: int = 64
+) -> tuple[FeatureSet, float]:
+    """Features of rendered pictures, and the seconds that preprocessing and both towers took."""
+    start = time.perf_counter()
+    prompts = templates("icon")
+    text = classifier(encoder.encode_texts, images.class_names, prompts)
+    parts = []
+    for first in range(0, len(pictures), batch):
+        chunk = pictures[first : first + batch]
+        parts.append(encoder.encode_pixels(np.stack([encoder.preprocess(p) for p in chunk])))
+        step(f"encoding {images.name}", len(chunk))
+    seconds = time.perf_counter() - start
+    features = FeatureSet(
+        np.concatenate(parts),
+        text,
+        logit_scale=encoder.logit_scale,
+        labels=images.labels,
+        class_names=images.class_names,
+        prompts=prompts,
+        fingerprint=encoder.fingerprint,
+        keys=images.keys,
+    )
+    return features, seconds

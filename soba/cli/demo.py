@@ -1,0 +1,92 @@
+"""`soba demo`: pixels to a picture of the gain, offline."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from soba.bench.demo import METHODS, Domain, adapt_share, averages, run_demo, work_units
+from soba.bench.evaluate import Record
+from soba.bench.plots import check_pictures
+from soba.cli._common import JsonPath, check_folder, out, progress_bar, write_json
+from soba.encode.load import load_encoder
+
+
+def demo_(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="HTML", help="The report to write.")
+    ] = Path("soba-demo.html"),
+    per_class: Annotated[int, typer.Option(min=2, help="Icons per class and domain.")] = 16,
+    orders: Annotated[int, typer.Option(min=1, help="Shuffled streams of each domain.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the drawings.")] = 0,
+    json_path: JsonPath = None,
+) -> None:
+    """Adapt the tiny CLIP to icons of designers it has never seen, and draw what came of it.
+
+    Needs no network and no weights: it draws five domains of icons, encodes them, streams them
+    through zero-shot CLIP, NCM, TDA, SOBA and SOBA+, prints the table and writes a page.
+    """
+    check_folder(output)
+    check_folder(json_path)
+    check_pictures()
+    from soba.bench.demo_report import write_report
+
+    started = time.perf_counter()
+    encoder = load_encoder()
+    with progress_bar() as progress:
+        total = work_units(per_class, orders, len(METHODS))
+        task = progress.add_task("demo", total=total)
+        domains = run_demo(
+            encoder,
+            per_class=per_class,
+            orders=orders,
+            seed=seed,
+            step=lambda what, amount: progress.update(task, advance=amount, description=what),
+        )
+    out.print(_table(domains))
+    write_json(json_path, [r for d in domains for r in d.records], _summary(domains))
+    with out.status("drawing the report"):
+        write_report(output, domains, time.perf_counter() - started)
+    encode = sum(domain.seconds["encode"] for domain in domains)
+    images = sum(len(domain.images) for domain in domains)
+    out.print(
+        f"{images} icons, encoded at {images / encode:.0f} images/s; adapting costs SOBA+ "
+        f"{100 * adapt_share(domains):.1f} % of that time; "
+        f"{time.perf_counter() - started:.0f} s in all",
+        highlight=False,
+    )
+    out.print(f"report with pictures in {output}", soft_wrap=True)
+
+
+def _summary(domains: list[Domain]) -> list[Record]:
+    return [row | {"dataset": d.images.name} for d in domains for row in d.summary.values()]
+
+
+def _table(domains: list[Domain]) -> Table:
+    orders = domains[0].summary["zero-shot"]["orders"]
+    table = Table(title=f"top-1 %, mean over {orders} orders (std)", title_justify="left")
+    table.add_column("domain", no_wrap=True)
+    for method in METHODS:
+        table.add_column(method, justify="right", no_wrap=True)
+    for domain in domains:
+        summary = domain.summary
+        best = max(row["accuracy_mean"] for row in summary.values())
+        cells = []
+        for method in METHODS:
+            row = summary[method]
+            score = f"{row['accuracy_mean']:.2f}"
+            spread = "" if method == "zero-shot" else f" [dim]({row['accuracy_std']:.2f})[/]"
+            cells.append(
+                f"[bold]{score}[/]{spread}" if row["accuracy_mean"] == best else score + spread
+            )
+        table.add_row(domain.name, *cells)
+    table.add_section()
+    mean = averages(domains)
+    table.add_row("mean of shifted", *(f"{mean[m]:.2f}" for m in METHODS))
+    gains = [f"{mean[m] - mean['zero-shot']:+.2f}" for m in METHODS[1:]]
+    table.add_row("gain", "", *gains)
+    return table

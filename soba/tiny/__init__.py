@@ -1,0 +1,1 @@
+"""Our own tiny CLIP: weights and configuration only. training/ makes them."""
