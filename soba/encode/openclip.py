@@ -1,0 +1,317 @@
+"""Any CLIP that open_clip knows: by name and tag, from a local file, or built by you.
+
+open_clip leaves two traps that this module closes. Weights trained with QuickGELU (OpenAI's among
+them) load into a GELU model with no more than a warning; here the tag decides. And a model without
+weights is made up at random with no more than a log line; here that has to be asked for.
+Preprocessing follows the model's own settings, without torchvision's transforms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from PIL import Image
+
+from soba.encode.encoder import Encoder
+from soba.encode.preprocess import RESAMPLING, Preprocess
+
+try:
+    import open_clip
+    import torch
+except ImportError as error:
+    raise ImportError("needs torch and open_clip: pip install 'soba-tta[torch]'") from error
+except RuntimeError as error:  # a torchvision built for another torch fails like this
+    raise ImportError(f"open_clip does not run with this torch and torchvision: {error}") from error
+
+PRECISIONS = ("fp32", "autocast", "fp16", "bf16")
+
+Tokenizer = Callable[[list[str]], Any]  # m texts -> (m, context length) integer tokens
+
+
+@dataclass(frozen=True)
+class SquashPreprocess(Preprocess):
+    """Both sides resized to the square, nothing cropped: what SigLIP and PE were trained on."""
+
+    resize: str = "squash"
+
+    def square(self, image: Image.Image) -> Image.Image:
+        """The whole image, stretched to the square."""
+        if self.convert == "first":
+            image = image.convert("RGB")
+        small = image.resize((self.size, self.size), RESAMPLING[self.interpolation])
+        return small.convert("RGB")
+
+
+class OpenClip(Encoder):
+    """An open_clip model with its tokenizer; :meth:`load` makes one by name.
+
+    Parameters
+    ----------
+    model
+        An `open_clip.CLIP` or one with the same methods. It is used as it is, on its device:
+        put in evaluation mode and frozen, since nothing here ever trains it.
+    tokenizer
+        Any callable from m texts to (m, context length) integer tokens, start token first, end
+        token the highest.
+    preprocess
+        By default the one the model carries.
+    name
+        For records and messages.
+    precision
+        "fp32"; "autocast": products in half precision (bfloat16 on a CPU, float16 elsewhere) with
+        float32 weights; or what the model was converted to, "fp16" or "bf16".
+    batch_size
+        Images or texts at a time.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        preprocess: Preprocess | None = None,
+        *,
+        name: str = "open_clip",
+        precision: str = "fp32",
+        batch_size: int = 64,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.preprocess = _preprocess_of(model) if preprocess is None else preprocess
+        self.name = name
+        self.precision = precision
+        self.batch_size = batch_size
+        self.logit_scale = float(model.logit_scale.exp())
+
+    @classmethod
+    def load(
+        cls,
+        model: str = "ViT-B-16",
+        pretrained: str | os.PathLike[str] | None = None,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        tokenizer: Tokenizer | None = None,
+        threads: int | None = None,
+        batch_size: int = 64,
+    ) -> Self:
+        """A model by name, with weights.
+
+        Parameters
+        ----------
+        model
+            One of `open_clip.list_models()`, or "local-dir:..." / "hf-hub:...", which bring their
+            weights along.
+        pretrained
+            A tag that open_clip knows ("openai"; it downloads the weights once), a local file
+            (.safetensors, .pt, OpenAI's own archives), or "random" for a model that knows nothing.
+            For a file of weights trained with QuickGELU take the model "...-quickgelu"; tags and
+            OpenAI's archives say so themselves.
+        device
+            "auto" is the first of cuda, mps and cpu that is there.
+        tokenizer
+            In place of the model's own.
+        threads
+            For torch, in the whole process.
+        """
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        built = _build(model, pretrained, "fp32" if precision == "autocast" else precision)
+        return cls(
+            built.to(_device(device)),
+            open_clip.get_tokenizer(model) if tokenizer is None else tokenizer,
+            name=model if pretrained is None else f"{model}:{Path(pretrained).name}",
+            precision=precision,
+            batch_size=batch_size,
+        )
+
+    @property
+    def device(self) -> Any:
+        """Where the model's weights lie."""
+        return self.model.logit_scale.device
+
+    @cached_property
+    def width(self) -> int:  # type: ignore[override]
+        """Of the joint feature space."""
+        return int(self.encode_texts(["width"]).shape[1])
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """sha256 of name, preprocessing, precision and every weight."""
+        what = {
+            "model": self.name.partition(":")[0],  # where the file lies does not matter
+            "precision": self.precision,
+            "preprocess": self.preprocess.as_dict(),
+        }
+        digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def encode_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """(n, 3, size, size) float32, preprocessed -> (n, width) float32 unit rows."""
+        size = self.preprocess.size
+        if pixels.ndim != 4 or pixels.shape[1:] != (3, size, size):
+            raise ValueError(
+                f"{self.name} takes pixels of shape (n, 3, {size}, {size}), not {pixels.shape}"
+            )
+        dtype = self._half or torch.float32
+
+        def encode(rows: slice) -> Any:
+            batch = torch.from_numpy(np.ascontiguousarray(pixels[rows], np.float32))
+            return self.model.encode_image(batch.to(self.device, dtype))
+
+        return self._in_batches(len(pixels), encode)
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Whole sentences -> (m, width) float32 unit rows."""
+        if isinstance(texts, str):
+            raise TypeError("texts must be a list of sentences, not one string")
+        sentences = list(texts)
+
+        def encode(rows: slice) -> Any:
+            return self.model.encode_text(self.tokens(sentences[rows]))
+
+        return self._in_batches(len(sentences), encode)
+
+    def tokens(self, texts: Sequence[str]) -> Any:
+        """(m, context length) int64 tokens, where the model lies."""
+        return torch.as_tensor(self.tokenizer(list(texts))).to(self.device, torch.int64)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context that the model is to be run in."""
+        if self.precision != "autocast":
+            return contextlib.nullcontext()
+        half = torch.bfloat16 if self.device.type == "cpu" else torch.float16
+        context: contextlib.AbstractContextManager[Any] = torch.autocast(self.device.type, half)
+        return context
+
+    @property
+    def _half(self) -> Any:
+        return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision)
+
+    def _in_batches(self, n: int, encode: Callable[[slice], Any]) -> np.ndarray:
+        if n == 0:
+            return np.empty((0, self.width), np.float32)
+        parts = []
+        with torch.inference_mode(), self.autocast():
+            for start in range(0, n, self.batch_size):
+                rows = encode(slice(start, start + self.batch_size)).float()
+                parts.append(torch.nn.functional.normalize(rows, dim=-1).cpu().numpy())
+        return np.concatenate(parts)
+
+
+def _build(name: str, pretrained: str | os.PathLike[str] | None, precision: str) -> Any:
+    """The model with its weights, on the CPU."""
+    if name.startswith(("local-dir:", "hf-hub:")):
+        if pretrained is not None:
+            raise ValueError(f"{name} brings its own weights: leave pretrained out")
+        return open_clip.create_model(name, precision=precision, require_pretrained=True)
+    known = open_clip.list_models()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see open_clip.list_models()"
+        raise ValueError(f"open_clip has no model {name!r}: {hint}")
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if pretrained is None:
+        raise ValueError(
+            f"{name} needs weights. Give pretrained= a tag ({', '.join(tags) or 'it has none'}), "
+            "a local file, or 'random' if you mean to run it untrained"
+        )
+    if pretrained == "random":
+        return open_clip.create_model(name, precision=precision, pretrained_text=False)
+    settings = open_clip.get_pretrained_cfg(name, str(pretrained))
+    if settings:
+        quick = bool(settings.get("quick_gelu", False))
+        try:
+            return open_clip.create_model(
+                name, pretrained, precision=precision, force_quick_gelu=quick
+            )
+        except RuntimeError as error:
+            raise OSError(
+                f"the weights of {name}, {pretrained!r}, are not to be had here ({error}): "
+                "download them elsewhere and give the file as pretrained="
+            ) from error
+    if not Path(pretrained).is_file():
+        raise ValueError(
+            f"{pretrained}: neither a file nor a tag of {name} "
+            f"(its tags: {', '.join(tags) or 'none'})"
+        )
+    return _from_file(name, Path(pretrained), precision)
+
+
+def _from_file(name: str, path: Path, precision: str) -> Any:
+    try:
+        if not _is_script(path):
+            return open_clip.create_model(name, str(path), precision=precision)
+        # OpenAI publishes TorchScript archives, all trained with QuickGELU.
+        weights = dict(torch.jit.load(str(path), map_location="cpu").state_dict())
+        for setting in ("input_resolution", "context_length", "vocab_size", "attn_mask"):
+            weights.pop(setting, None)
+        model = open_clip.create_model(
+            name, precision=precision, force_quick_gelu=True, pretrained_text=False
+        )
+        model.load_state_dict(weights)
+        return model
+    except Exception as error:  # whatever a damaged or foreign file makes the readers raise
+        lines = str(error).split("\n") if str(error) else [type(error).__name__]
+        reason = " ".join(line.strip() for line in lines[:2])[:300]
+        raise ValueError(f"{path}: not weights of {name}: {reason}") from error
+
+
+def _is_script(path: Path) -> bool:
+    """Whether a file is a TorchScript archive: a zip with code in it."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any("/code/" in f"/{name}" for name in archive.namelist())
+
+
+def _preprocess_of(model: Any) -> Preprocess:
+    """The preprocessing that open_clip has attached to a model."""
+    settings = getattr(model.visual, "preprocess_cfg", None)
+    if not settings:
+        raise ValueError("the model does not say how it wants its images: give preprocess=")
+    size = settings["size"]
+    width, height = (size, size) if isinstance(size, int) else size
+    if width != height:
+        raise ValueError(f"images must be square, not {width} x {height}")
+    kinds = {"shortest": Preprocess, "squash": SquashPreprocess}
+    mode = settings.get("resize_mode", "shortest")
+    if mode not in kinds:
+        raise ValueError(f"open_clip's resize mode {mode!r} is not supported here")
+    return kinds[mode](
+        size=int(width),
+        mean=tuple(settings["mean"]),
+        std=tuple(settings["std"]),
+        interpolation=settings["interpolation"],
+    )
+
+
+def _device(name: str) -> Any:
+    if name != "auto":
+        try:
+            return torch.zeros(0, device=name).device
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise ValueError(f"device {name!r} is not to be had: {error}") from error
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
