@@ -4,32 +4,39 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
+TORCHVISION ?= torchvision==0.28.0
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench tiny clean
 
 help:
-	@echo "make demo      set up (no torch) and compare the methods on a feature file (FILE=...)"
+	@echo "make demo      set up (no torch) and run the demo: icons, tiny CLIP, adaptation, report"
 	@echo "make test      set up and run lint, types, import direction and all quick tests"
 	@echo "make test-all  the same, with what takes long: the full benchmark"
 	@echo "make bench     the speed and memory table"
+	@echo "make tiny      train the tiny CLIP anew (half an hour on 2 cores)"
 	@echo "make clean     remove the environment and caches"
 
 $(VENV)/.core: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -e '.[cli,bench]'
+	$(BIN)/pip install --quiet -e '.[demo]'
 	@touch $@
 
 # torch before whatever depends on it, so that the pinned build is the one that stays.
 $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --no-deps $(TORCHVISION)
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@
 
-FILE ?= out/synthetic.npz
-
 demo: $(VENV)/.core
-	@test -f $(FILE) || $(BIN)/python examples/synthetic_features.py $(FILE)
-	$(BIN)/soba eval $(FILE)
+	@mkdir -p out
+	$(BIN)/soba demo -o out/soba-demo.html
+
+tiny: $(VENV)/.dev
+	$(BIN)/python training/hard_icons.py
+	$(BIN)/python training/train.py
+	$(BIN)/python training/export.py
+	$(BIN)/python training/report.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -137,6 +137,12 @@ def names_in(style: str) -> tuple[str, ...]:
     return tuple(_characters(style))
 
 
+def exists(drawing: str) -> bool:
+    """Whether the fonts have a drawing, `style/name`."""
+    style, _, name = drawing.partition("/")
+    return _code(style, name) is not None
+
+
 @cache
 def hard_drawings() -> tuple[str, ...]:
     """Drawings of families unseen in training that a separate small network gets wrong.
