@@ -44,9 +44,9 @@ def main() -> None:
     hard = [drawing for drawing, rate in zip(candidates, unseen, strict=True) if rate < 0.5]
     print(f"of {len(candidates)} unseen drawings it gets {len(hard)} wrong more often than right")
     note = (
-        f"# Made by training/hard_icons.py: of Phosphor's {len(candidates)} regular drawings, those that "
-        "a small\n# network trained on Font Awesome and Material Design Icons gets wrong more often "
-        "than right.\n"
+        f"# Made by training/hard_icons.py: of Phosphor's {len(candidates)} regular drawings, "
+        "those that a small\n# network trained on Font Awesome and Material Design Icons gets "
+        "wrong more often than right.\n"
     )
     with replacing(LIST) as temporary:
         temporary.write_text(note + "\n".join(hard) + "\n")
@@ -82,9 +82,8 @@ def train(names: tuple[str, ...], steps: int, seed: int) -> torch.nn.Module:
         loss.backward()
         optimiser.step()
         schedule.step()
-    print(
-        f"{steps} steps in {time.perf_counter() - start:.0f} s, last loss {float(loss.detach()):.2f}"
-    )
+    seconds = time.perf_counter() - start
+    print(f"{steps} steps in {seconds:.0f} s, last loss {float(loss.detach()):.2f}")
     return network.eval()
 
 

@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "soba" / "tiny"
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-import torchvision_shim  # noqa: E402  (the CPU build of torch wants it, see DESIGN)
+import torchvision_shim  # the CPU build of torch wants it
 
 torchvision_shim.install()
 
-from open_clip.model import CLIP  # noqa: E402
+from open_clip.model import CLIP
 
 WEIGHTS = TINY / "open_clip_model.safetensors"
 CONFIG = TINY / "open_clip_config.json"
