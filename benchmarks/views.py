@@ -3,8 +3,9 @@
     python benchmarks/views.py            300 images x 64 views x 512, 200 classes
     python benchmarks/views.py --small    a smaller version: seconds
 
-The base is the per-image loop of tests/reference.py in the same float32. The command fails if
-MTA is not 10 times faster (divided by `--slack`) or if it predicts a class the loop does not.
+The base is the per-image loop of tests/reference.py in the same float32: numpy over the views of
+an image, but for its bandwidths, which go view by view. The command fails if MTA is not 10 times
+faster (divided by `--slack`) or if it predicts a class that the loop does not.
 """
 
 from __future__ import annotations

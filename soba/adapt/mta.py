@@ -35,7 +35,7 @@ class Views:
         cosines = xp.sort(gram, axis=-1, stable=False)  # a stable sort is ten times slower
         cosines = cosines[:, :, views - 1 - nearest : views - 1]
         least = 8.0 * xp.finfo(x.dtype).eps  # views that are all alike are apart by rounding only
-        return cls(gram, xp.clip(1.0 - xp.mean(cosines, axis=-1), least, None))
+        return cls(gram, _at_least(xp, 1.0 - xp.mean(cosines, axis=-1), least))
 
 
 class MTA(Adapter):
@@ -118,7 +118,7 @@ class MTA(Adapter):
         """(m, d) modes and (m, V) inlierness of (m, V, d) views."""
         logits = view_logits(xp, x, text)
         # The product of two smaller probabilities is denormal: worth nothing and slow.
-        below = xp.clip(logits - xp.max(logits, axis=-1, keepdims=True), -40.0, None)
+        below = _at_least(xp, logits - xp.max(logits, axis=-1, keepdims=True), -40.0)
         shown = xp.exp(below)
         shown = shown / xp.sum(shown, axis=-1, keepdims=True)
         affinity = shown @ xp.permute_dims(shown, (0, 2, 1))
@@ -188,7 +188,11 @@ def _apply(matrices: Array, vectors: Array) -> Array:
 
 def _length(xp: Any, weights: Array, products: Array) -> Array:
     """(m,) lengths of vectors; of weights @ views, from weights and gram @ weights."""
-    return xp.sqrt(xp.clip(xp.vecdot(weights, products), 0.0, None))
+    return xp.sqrt(xp.abs(xp.vecdot(weights, products)))  # below zero by rounding only
+
+
+def _at_least(xp: Any, x: Array, least: float) -> Array:
+    return xp.maximum(x, xp.asarray(least, dtype=x.dtype))
 
 
 def _where(xp: Any, rows: Array, one: Array, other: Array) -> Array:
