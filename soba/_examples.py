@@ -66,7 +66,7 @@ class Case:
         if not self.cls.per_prompt:
             return self.array(text)
         noise = np.random.default_rng(0).normal(size=(2, *text.shape))
-        return self.array(np.concatenate([text[None], text + 0.1 * noise]))
+        return self.array(np.concatenate([text[None], text + 0.02 * noise]))
 
     @property
     def stream(self) -> Any:

@@ -131,7 +131,8 @@ def check_cuts(case: Case) -> None:
     whole = case.make()
     expected = _host(whole.adapt(case.stream))
     rng = np.random.default_rng(0)
-    for cuts in (range(1, 240), np.sort(rng.choice(240, 9)), [63, 64, 65, 128]):
+    all_cuts: list[Any] = [range(1, 240), np.sort(rng.choice(240, 9)), [63, 64, 65, 128]]
+    for cuts in all_cuts[1:] if case.cls.episodic else all_cuts:  # check_order has them one by one
         adapter = case.make()
         edges = [0, *(int(cut) for cut in cuts), 240]
         parts = [_host(adapter.adapt(case.stream[a:b])) for a, b in itertools.pairwise(edges)]

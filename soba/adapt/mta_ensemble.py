@@ -8,7 +8,10 @@ CLIP). Both are built from (P, C, d) text features, a matrix per prompt.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar
+
+import numpy as np
 
 from soba.adapt._arrays import Array, Batch, view_blocks
 from soba.adapt._votes import vote_logits
@@ -55,16 +58,22 @@ class MTAEnsembleVote(MTA):
     provenance: ClassVar[str] = "re-implementation from the paper"
     per_prompt: ClassVar[bool] = True
 
+    @cached_property
+    def _prompt_columns(self) -> np.ndarray:
+        """(P, d, C) scaled text of each prompt."""
+        scaled = self._given_text * np.float32(self.scale)
+        return np.ascontiguousarray(scaled.transpose(0, 2, 1))
+
     def _predict(self, batch: Batch) -> Array:
         xp = batch.xp
-        prompts = self._mirror("prompts", self._given_text, batch)
+        prompts = self._mirror("prompts", self._prompt_columns, batch)  # (P, d, C)
         columns = xp.arange(self.classes, device=batch.device)[None, :]
         blocks = []
         for x in view_blocks(batch, self.classes):
             views, votes, total = Views.of(xp, x), 0.0, 0.0
             for prompt in range(prompts.shape[0]):
-                text = self.scale * prompts[prompt, ...]
-                logits = self._modes(xp, x, views, text)[0] @ text.T
+                text = prompts[prompt, ...]
+                logits = self._modes(xp, x, views, text)[0] @ text
                 voted = columns == xp.argmax(logits, axis=-1)[:, None]
                 votes, total = votes + xp.astype(voted, x.dtype), total + logits
             mean = total / prompts.shape[0]

@@ -64,7 +64,9 @@ def test_numpy_and_torch_agree(name):
     a, b = one.make(), other.make()
     for part in (slice(0, 100), slice(100, 101), slice(101, 240)):
         ours, theirs = a.adapt(one.stream[part]), b.adapt(other.stream[part]).numpy()
-        np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(ours).max())
+        # MTA's steps magnify the rounding in which the libraries' products differ.
+        rounding = 1e-4 if name.startswith("mta") else 1e-5
+        np.testing.assert_allclose(ours, theirs, atol=rounding * np.abs(ours).max())
 
 
 def test_bfloat16_and_gradients():

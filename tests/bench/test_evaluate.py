@@ -1,4 +1,5 @@
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def test_episodic_methods_run_once_on_views():
 def test_views_are_read_in_blocks(monkeypatch):
     methods = ["tda", "soba", "zero"]
     whole = [record["accuracy"] for record in evaluate(VIEW_SET, methods, orders=2)]
-    monkeypatch.setattr("soba.bench.evaluate._BLOCK_VALUES", 17 * 10 * 12)
+    monkeypatch.setattr(sys.modules[evaluate.__module__], "_BLOCK_VALUES", 17 * 10 * 12)
     assert [record["accuracy"] for record in evaluate(VIEW_SET, methods, orders=2)] == whole
 
 
