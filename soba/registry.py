@@ -18,6 +18,11 @@ _KNOWN = {
     "tda": "soba.adapt.tda:TDA",
     "gda": "soba.adapt.gda:GDA",
     "tip-adapter": "soba.adapt.tip_adapter:TipAdapter",
+    "clip+views": "soba.adapt.clip_views:ClipViews",
+    "mta": "soba.adapt.mta:MTA",
+    "mta-ensemble-mean": "soba.adapt.mta_ensemble:MTAEnsembleMean",
+    "mta-ensemble-vote": "soba.adapt.mta_ensemble:MTAEnsembleVote",
+    "zero": "soba.adapt.zero:ZERO",
 }
 
 

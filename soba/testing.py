@@ -11,61 +11,27 @@ import json
 import pickle
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from soba._examples import Case, example_stream, example_views
 from soba.adapt._few_shot import FewShotAdapter
 from soba.adapt._stream import StreamAdapter
 from soba.adapt.base import Adapter
 
+__all__ = [
+    "CHECKS",
+    "Case",
+    "assert_same_samples",
+    "assert_same_state",
+    "check_adapter",
+    "example_stream",
+    "example_views",
+]
+
 ROUNDING = 1e-5  # of the size of the logits: what a float product may differ by
-
-
-def example_stream(
-    n: int = 240, classes: int = 6, width: int = 24, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, labels and text that look like CLIP's: a cone, classes on it, a modality gap."""
-    rng = np.random.default_rng(seed)
-    centre, gap = 2.0 * rng.normal(size=width), rng.normal(size=width)
-    means = rng.normal(size=(classes, width))
-    labels = rng.integers(classes, size=n)
-    noise = rng.normal(size=(n, width)) * np.linspace(0.3, 1.5, width)
-    features = centre + means[labels] + noise
-    text = centre + gap + means + 0.8 * rng.normal(size=(classes, width))
-    return _unit(features), labels, _unit(text)
-
-
-@dataclass
-class Case:
-    """An adapter class to check, with the arrays it is checked on."""
-
-    cls: type[Adapter]
-    convert: Callable[[np.ndarray], Any] = np.asarray
-    dtype: str = "float32"
-    params: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.features, self.labels, self.text = example_stream()
-        self.shots, self.shot_labels, _ = example_stream(n=60)
-        self.shots[:6], self.shot_labels[:6] = self.features[:6], np.arange(6)
-
-    def make(self) -> Any:
-        """A new adapter, fitted if it is of that kind. A low scale leaves some doubt in it."""
-        made = self.cls(self.array(self.text), **({"scale": 20.0} | self.params))
-        if isinstance(made, FewShotAdapter):
-            made.fit(self.array(self.shots), self.shot_labels)
-        return made
-
-    def array(self, rows: np.ndarray) -> Any:
-        """Host values as the kind of array under check."""
-        return self.convert(rows.astype(self.dtype))
-
-    @property
-    def stream(self) -> Any:
-        return self.array(self.features)
 
 
 def check_adapter(
@@ -85,13 +51,19 @@ def check_adapter(
 
 
 def check_shapes_and_kinds(case: Case) -> None:
-    """(n, d) -> (n, C), (d,) -> (C,), nothing -> nothing, of the same array kind."""
+    """(n, d) -> (n, C), (d,) -> (C,), nothing -> nothing, of the same array kind.
+
+    A method that needs views refuses (n, d) instead: a row of it could be an image or a view.
+    """
     adapter, stream = case.make(), case.stream
     for verb in (adapter.adapt, adapter.predict, adapter.predict_proba):
         out = verb(stream[:5])
         assert type(out) is type(stream), f"{type(stream)} in, {type(out)} out"
         assert tuple(out.shape) == (5, 6)
-        assert tuple(verb(stream[0]).shape) == (6,)
+        if case.cls.least_views > 1:
+            _raises(ValueError, verb, stream[0], naming="needs views")
+        else:
+            assert tuple(verb(stream[0]).shape) == (6,)
         assert tuple(verb(stream[:0]).shape) == (0, 6)
     _close(adapter.predict_proba(stream).sum(-1), np.ones(len(stream)), "probabilities")
 
@@ -111,7 +83,7 @@ def check_constructor(case: Case) -> None:
     """Parameters read back as given, survive JSON, and show in repr."""
     adapter = case.make()
     assert json.loads(json.dumps(adapter.params)) == adapter.params
-    again = type(adapter)(case.array(case.text), **adapter.params)
+    again = type(adapter)(case.words(case.text), **adapter.params)
     assert again.params == adapter.params
     assert type(adapter).__name__ in repr(adapter)
     for bad, kind in (
@@ -122,7 +94,7 @@ def check_constructor(case: Case) -> None:
         (np.ones((2, 4), int), TypeError),
     ):
         _raises(kind, case.cls, bad, **case.params)
-    _raises(ValueError, case.cls, case.array(case.text), **(case.params | {"scale": -1.0}))
+    _raises(ValueError, case.cls, case.words(case.text), **(case.params | {"scale": -1.0}))
 
 
 def check_predict_is_pure(case: Case) -> None:
@@ -159,7 +131,8 @@ def check_cuts(case: Case) -> None:
     whole = case.make()
     expected = _host(whole.adapt(case.stream))
     rng = np.random.default_rng(0)
-    for cuts in (range(1, 240), np.sort(rng.choice(240, 9)), [63, 64, 65, 128]):
+    all_cuts: list[Any] = [range(1, 240), np.sort(rng.choice(240, 9)), [63, 64, 65, 128]]
+    for cuts in all_cuts[1:] if case.cls.episodic else all_cuts:  # check_order has them one by one
         adapter = case.make()
         edges = [0, *(int(cut) for cut in cuts), 240]
         parts = [_host(adapter.adapt(case.stream[a:b])) for a, b in itertools.pairwise(edges)]
@@ -173,7 +146,7 @@ def check_known_ids(case: Case) -> None:
     adapter.adapt(case.stream, ids=ids)
     before = adapter.state()
     adapter.adapt(case.stream[40:90], ids=ids[40:90])
-    adapter.adapt(case.stream[3], ids=ids[3:4])
+    adapter.adapt(case.stream[3:4], ids=ids[3:4])
     assert_same_state(adapter.state(), before)
     if isinstance(adapter, StreamAdapter):
         assert adapter.count == 240
@@ -189,14 +162,14 @@ def check_save_and_load(case: Case) -> None:
         for adapter in (steady, interrupted):
             adapter.adapt(case.stream[:100])
         interrupted.save(path)
-        loaded = case.cls.load(path, text=case.array(case.text), scale=interrupted.scale)
+        loaded = case.cls.load(path, text=case.words(case.text), scale=interrupted.scale)
         assert_same_state(loaded.state(), steady.state())
         for part in (slice(100, 101), slice(101, 240)):
             expected = _host(steady.adapt(case.stream[part]))
             assert np.array_equal(_host(loaded.adapt(case.stream[part])), expected)
         assert_same_state(loaded.state(), steady.state())
         _raises(ValueError, case.cls.load, path, scale=7.0, naming="state.safetensors")
-        other_text = case.array(case.text[::-1].copy())
+        other_text = case.words(case.text[::-1].copy())
         _raises(ValueError, case.cls.load, path, other_text, naming="state.safetensors")
 
 
@@ -274,12 +247,13 @@ def check_with_text(case: Case) -> None:
     """The same text changes nothing; other classes get the same samples."""
     adapter = case.make()
     adapter.adapt(case.stream)
-    same = adapter.with_text(case.array(case.text))
+    same = adapter.with_text(case.words(case.text))
     assert_same_state(same.state(), adapter.state())
-    assert_same_state(adapter.with_text(adapter.text_features).state(), adapter.state())
+    read_back = adapter.state()["arrays"]["text_features"]
+    assert_same_state(adapter.with_text(read_back).state(), adapter.state())
     renamed = case.text + 0.01 * np.random.default_rng(0).normal(size=case.text.shape)
-    assert tuple(adapter.with_text(case.array(renamed)).predict(case.stream).shape) == (240, 6)
-    fewer = case.array(case.text[:4])
+    assert tuple(adapter.with_text(case.words(renamed)).predict(case.stream).shape) == (240, 6)
+    fewer = case.words(case.text[:4])
     if isinstance(adapter, FewShotAdapter):
         _raises(ValueError, adapter.with_text, fewer)
         return
@@ -295,7 +269,7 @@ def check_with_text(case: Case) -> None:
     assert tuple(shrunk.adapt(case.stream[:9]).shape) == (9, 4)
     if isinstance(adapter, StreamAdapter):
         assert adapter.with_text(fewer).count == adapter.count
-    _raises(ValueError, adapter.with_text, case.array(case.text[:, :5].copy()))
+    _raises(ValueError, adapter.with_text, case.words(case.text[:, :5].copy()))
 
 
 def check_bad_input(case: Case) -> None:
@@ -307,11 +281,11 @@ def check_bad_input(case: Case) -> None:
 
     def spoiled(value: float) -> np.ndarray:
         rows = good.copy()
-        rows[1, :] = value
+        rows[1] = value
         return rows
 
     for bad in (
-        case.array(good[:, :5].copy()),
+        case.array(good[..., :5].copy()),
         case.array(spoiled(np.nan)),
         case.array(spoiled(np.inf)),
         case.array(spoiled(0.0)),
@@ -323,6 +297,10 @@ def check_bad_input(case: Case) -> None:
     ):
         for verb in (adapter.adapt, adapter.predict):
             _raises((ValueError, TypeError), verb, bad)
+    if case.cls.least_views > 1:
+        for few in (good[:, 0], good[:, :1], good[:, : case.cls.least_views - 1]):
+            for verb in (adapter.adapt, adapter.predict, adapter.predict_proba):
+                _raises(ValueError, verb, case.array(few), naming="needs views")
     for ids in ([1, 1, 2], [1, 2], [0.5, 1.5, 2.5], [[1, 2, 3]], [1, 2, 2**63 - 1]):
         _raises((ValueError, TypeError), adapter.adapt, case.array(good), ids=ids)
     assert_same_state(adapter.state(), before)
@@ -330,12 +308,32 @@ def check_bad_input(case: Case) -> None:
 
 def check_views(case: Case) -> None:
     """(n, V, d): views that are all alike give the answer of the plain feature."""
+    views = np.repeat(case.rows[:, None, :], 10, axis=1)
+    if case.cls.least_views > 1:
+        expected = case.rows @ case.make().text_features.T
+        second, first = np.sort(expected, axis=1)[:, -2:].T
+        clear = first - second > 0.05  # prompts that vote are not of one mind where it is close
+        assert clear.sum() > 100
+        found = _host(case.make().predict(case.array(views))).argmax(axis=1)
+        assert np.array_equal(found[clear], expected.argmax(axis=1)[clear]), "equal views"
+        return
     plain, viewed = case.make(), case.make()
-    views = np.repeat(case.features[:, None, :], 10, axis=1)
     for part in (slice(0, 150), slice(150, 240)):
         expected = _host(plain.adapt(case.stream[part]))
         _close(_host(viewed.adapt(case.array(views[part]))), expected, "logits of equal views")
     _close(_host(viewed.predict(case.array(views))), _host(plain.predict(case.stream)), "views")
+
+
+def check_order(case: Case) -> None:
+    """An episodic method gives an image the same answer wherever it comes in a stream."""
+    if not case.cls.episodic:
+        return
+    order = np.random.default_rng(0).permutation(240)
+    expected = _host(case.make().adapt(case.stream))
+    found = _host(case.make().adapt(case.array(case.features[order])))
+    _close(found, expected[order], "logits in another order")
+    alone = [_host(case.make().adapt(case.stream[i : i + 1]))[0] for i in range(20)]
+    _close(np.stack(alone), expected[:20], "logits of single images")
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (
@@ -354,6 +352,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_with_text,
     check_bad_input,
     check_views,
+    check_order,
 )
 
 
@@ -398,8 +397,3 @@ def _raises(
 
 def _host(array: Any) -> np.ndarray:
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    unit: np.ndarray = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-    return unit

@@ -177,3 +177,77 @@ class ReferenceTDA:
         elif item[0] < items[-1][0]:
             items[-1] = item
         items.sort(key=lambda i: i[0])
+
+
+def probabilities(z):
+    e = np.exp(z - z.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def mta_density(views, mode, bandwidths):
+    return np.exp(-((views - mode) ** 2).sum(axis=1) / (2 * bandwidths**2))
+
+
+def mta_bandwidths(views):
+    nearest = int(0.3 * (len(views) - 1))
+    squares = np.empty(len(views), views.dtype)
+    for j, view in enumerate(views):
+        distances = np.sqrt(((views - view) ** 2).sum(axis=1))
+        others = np.sort(np.delete(distances, j))
+        squares[j] = 0.5 * (others[:nearest] ** 2).mean()
+    return np.sqrt(squares)
+
+
+def mta(views, text, scale=100.0, lambda_q=4.0, lambda_y=0.2, dtype=np.float64):
+    """MTA of one image, (V, d) views: its logits."""
+    views, text = unit(views).astype(dtype), unit(text).astype(dtype)
+    p = probabilities(scale * views @ text.T)
+    affinity = p @ p.T
+    bandwidths = mta_bandwidths(views)
+    y = np.full(len(views), 1 / len(views), dtype)
+    mode = views[0]
+    for _ in range(5):
+        density = mta_density(views, mode, bandwidths)
+        for _ in range(5):
+            before, y = y, probabilities((density + lambda_q * affinity @ y) / lambda_y)
+            if np.linalg.norm(y - before) < 1e-6:
+                break
+        for _ in range(5):
+            pull = mta_density(views, mode, bandwidths) * y
+            before, mode = mode, (pull[:, None] * views).sum(axis=0) / pull.sum()
+            mode = mode / np.linalg.norm(mode)
+            if np.linalg.norm(mode - before) < 1e-6:
+                break
+    return scale * text @ mode
+
+
+def mta_vote(views, prompts, scale=100.0):
+    """The class most prompts' MTA votes for; a tie goes to the higher mean logit."""
+    logits = [mta(views, text, scale) for text in prompts]
+    votes = [0] * len(prompts[0])
+    for z in logits:
+        votes[int(z.argmax())] += 1
+    mean = np.mean(logits, axis=0)
+    return max(range(len(votes)), key=lambda k: (votes[k], mean[k])), votes
+
+
+def zero(views, text, scale=100.0, keep=0.3):
+    """ZERO of one image: the class, and the votes for each."""
+    logits = scale * unit(views) @ unit(text).T
+    entropies = []
+    for z in logits:
+        p = probabilities(z)
+        entropies.append(-sum(q * math.log(q) for q in p if q > 0))
+    order = sorted(range(len(views)), key=lambda j: entropies[j])
+    kept = order[: max(1, int(keep * len(views)))]
+    votes = [0] * len(text)
+    for j in kept:
+        votes[int(logits[j].argmax())] += 1
+    tied = [k for k, count in enumerate(votes) if count == max(votes)]
+    if len(tied) == 1:
+        return tied[0], votes
+    for j in order[len(kept) :]:
+        if int(logits[j].argmax()) in tied:
+            return int(logits[j].argmax()), votes
+    mean = np.mean([logits[j] for j in kept], axis=0)
+    return max(tied, key=lambda k: mean[k]), votes

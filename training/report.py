@@ -81,23 +81,26 @@ def text(run: dict[str, object], encoder: OnnxEncoder, rows: list[list[str]]) ->
     stored = {name: size for name, size in sizes.items() if not name.startswith("__")}
     image, sentence = difference(encoder)
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    visual = tiny.parameters(clip.visual) / 1e6
+    files = ", ".join(f"{name} {size:.2f} MB" for name, size in stored.items())
     return f"""# The tiny CLIP
 
 Our own dual encoder, so that everything here runs offline: trained by `make tiny` on icons of Font
 Awesome and Material Design Icons, {run["images"]:,} pictures in {run["steps"]} steps,
-{int(run["seconds"]) / 60:.0f} minutes on two cores. It has seen nothing of Phosphor and Remix, whose
-drawings are the shifted domains. It knows icons and nothing else: for photographs use a real CLIP.
+{int(run["seconds"]) / 60:.0f} minutes on two cores. It has seen nothing of Phosphor and Remix,
+whose drawings are the shifted domains. It knows icons and nothing else: for photographs use a real
+CLIP.
 
 | part | parameters |
 |---|---|
-| image tower: CLIP's ResNet, {clip.visual.image_size} px | {tiny.parameters(clip.visual) / 1e6:.2f} M |
-| text tower: transformer over bytes | {tiny.parameters(clip) / 1e6 - tiny.parameters(clip.visual) / 1e6:.2f} M |
+| image tower: CLIP's ResNet, {encoder.preprocess.size} px | {visual:.2f} M |
+| text tower: transformer over bytes | {tiny.parameters(clip) / 1e6 - visual:.2f} M |
 
-{", ".join(f"{name} {size:.2f} MB" for name, size in stored.items())}: {sum(stored.values()):.2f} MB in
-all. Weights are stored in half precision and computed with in float32. The ONNX towers differ from
-torch by {image:.0e} (images) and {sentence:.0e} (texts) at most. Logit scale {encoder.logit_scale:.1f}.
+{files}: {sum(stored.values()):.2f} MB in all. Weights are stored in half precision and computed with
+in float32. The ONNX towers differ from torch by {image:.0e} (images) and {sentence:.0e} (texts) at
+most. Logit scale {encoder.logit_scale:.1f}.
 
-Zero-shot top-1 in percent, {PER_CLASS} new pictures per class (seed {SEED}), under four sets of prompts:
+Zero-shot top-1 in percent, {PER_CLASS} new pictures per class, under four sets of prompts:
 
 | domain | classes | {" | ".join(PROMPTS)} |
 |---|---|{"---|" * len(PROMPTS)}
@@ -105,12 +108,12 @@ Zero-shot top-1 in percent, {PER_CLASS} new pictures per class (seed {SEED}), un
 
 ![losses](tiny_clip.png)
 
-Each batch has 96 names with two drawings each, 58 of the 224 classes and 38 of other one-word names,
-so that the text tower learns to read. A third of the drawings get another pen: thicker, thinner, or
-only the outline. For the first 55 % of the steps the image tower learns alone, against a learned
-embedding of each name; then captions from 95 templates join with CLIP's symmetric contrastive loss.
-Two untrained towers, one of which has to read letters, learn nothing from each other in hundreds of
-steps; that is why. A killed run goes on from its last checkpoint.
+Each batch has 96 names with two drawings each, 58 of the 224 classes and 38 of other one-word
+names, so that the text tower learns to read. A third of the drawings get another pen: thicker,
+thinner, or only the outline. For the first 55 % of the steps the image tower learns alone, against
+a learned embedding of each name; then captions from 95 templates join with CLIP's symmetric
+contrastive loss. Two untrained towers, one of which has to read letters, learned nothing from each
+other in 200 steps; that is why. A killed run goes on from its last checkpoint.
 """
 
 

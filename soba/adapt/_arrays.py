@@ -67,14 +67,23 @@ def read_batch(features: Array, width: int) -> Batch:
     return Batch(xp, _unit(xp, x[None, :] if single else x, "features"), single)
 
 
-def read_text(text_features: Array) -> np.ndarray:
-    """Check text features and return them as unit rows: (C, d) float32 on the host."""
+def read_text(text_features: Array, *, per_prompt: bool = False) -> np.ndarray:
+    """Check text features and return them as unit rows: (C, d) float32 on the host.
+
+    With `per_prompt`, (P, C, d): a text matrix per prompt, a plain (C, d) counting as one.
+    """
     _, x = _floating(text_features, "text features")
-    if x.ndim != 2:
-        raise ValueError(f"text features must have shape (C, d), not {_shape(x)}")
-    if x.shape[0] == 0 or x.shape[1] == 0:
+    if per_prompt and x.ndim == 2:
+        x = x[None, :, :]
+    if x.ndim != (3 if per_prompt else 2):
+        wanted = "(P, C, d) or (C, d)" if per_prompt else "(C, d)"
+        raise ValueError(f"text features must have shape {wanted}, not {_shape(x)}")
+    if 0 in _shape(x):
         raise ValueError(f"text features of shape {_shape(x)} hold no classes: the list is empty")
     host = np.array(to_host(x), np.float64)
+    if per_prompt:
+        rows = [_unit(np, one, f"text features of prompt {i}") for i, one in enumerate(host)]
+        return np.stack(rows).astype(np.float32)
     unit: np.ndarray = _unit(np, host, "text features").astype(np.float32)
     return unit
 
@@ -117,19 +126,23 @@ def clip_view(batch: Batch, text: Array, *, probs: bool = False) -> Clip:
     """
     if batch.views:
         return _join(
-            batch.xp, [_surest_views(*block, probs) for block in _view_blocks(batch, text)]
+            batch.xp,
+            [
+                _surest_views(batch.xp, x, view_logits(batch.xp, x, text), probs)
+                for x in view_blocks(batch, text.shape[0])
+            ],
         )
     xp, n = batch.xp, len(batch)
     logits = batch.x @ text.T
     step = max(64, _BLOCK_LOGITS // text.shape[0])
     if n <= step:
-        labels, entropies, confidences = _confidence(xp, logits)
+        labels, entropies, confidences = confidence(xp, logits)
     else:
         # One large product, then blocks that stay in the cache for what follows.
         labels, entropies, confidences = np.empty(n, np.int64), np.empty(n), np.empty(n)
         for start in range(0, n, step):
             rows = slice(start, start + step)
-            labels[rows], entropies[rows], confidences[rows] = _confidence(xp, logits[rows, :])
+            labels[rows], entropies[rows], confidences[rows] = confidence(xp, logits[rows, :])
     asked = softmax(xp, logits) if probs else None
     return Clip(batch.x, logits, labels, entropies, confidences, asked)
 
@@ -182,7 +195,21 @@ def like(batch: Batch, array: np.ndarray) -> Array:
     return xp.astype(moved, x.dtype) if array.dtype.kind == "f" else moved
 
 
-def _confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def view_blocks(batch: Batch, classes: int) -> Iterator[Array]:
+    """The views (m, V, d) of a few samples at a time; one empty block where there are none."""
+    views = int(batch.x.shape[1])
+    step = max(1, 4 * _BLOCK_LOGITS // (views * max(classes, views)))
+    for start in range(0, max(len(batch), 1), step):
+        yield batch.x[start : start + step, ...]
+
+
+def view_logits(xp: Any, x: Array, text: Array) -> Array:
+    """(m, V, d) views -> (m, V, C) logits, as one product: faster than one a sample."""
+    m, views, width = x.shape
+    return xp.reshape(xp.reshape(x, (m * views, width)) @ text.T, (m, views, text.shape[0]))
+
+
+def confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(n, C) logits -> argmax, entropy and largest probability of the softmax.
 
     With the largest term left out of the sum, log1p keeps entropies of 1e-20 apart that
@@ -202,14 +229,6 @@ def _confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray, np.ndar
     )
 
 
-def _view_blocks(batch: Batch, text: Array) -> Iterator[tuple[Any, Array, Array]]:
-    """(namespace, views, their logits), a few samples at a time."""
-    step = max(1, 4 * _BLOCK_LOGITS // (batch.x.shape[1] * text.shape[0]))
-    for start in range(0, max(len(batch), 1), step):
-        x = batch.x[start : start + step, ...]
-        yield batch.xp, x, x @ text.T
-
-
 def _join(xp: Any, parts: list[Clip]) -> Clip:
     if len(parts) == 1:
         return parts[0]
@@ -225,7 +244,7 @@ def _join(xp: Any, parts: list[Clip]) -> Clip:
 
 def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
     n, views, classes = logits.shape
-    _, entropies, _ = _confidence(xp, xp.reshape(logits, (n * views, classes)))
+    _, entropies, _ = confidence(xp, xp.reshape(logits, (n * views, classes)))
     order = np.argsort(entropies.reshape(n, views), axis=1, kind="stable")
     keep = max(1, views // 10)
     weights = np.zeros((n, 1, views), np.float32)

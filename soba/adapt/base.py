@@ -43,9 +43,14 @@ class Adapter(ABC):
     name: ClassVar[str]
     needs: ClassVar[str] = "features"  # what `soba methods` says it needs
     provenance: ClassVar[str] = "official algorithm"
+    least_views: ClassVar[int] = 1  # above 1 it takes (n, V, d) only
+    episodic: ClassVar[bool] = False  # each image by itself: the order of a stream is nothing to it
+    per_prompt: ClassVar[bool] = False  # built from (P, C, d), a text matrix per prompt
 
     def __init__(self, text_features: Array, *, scale: float = 100.0) -> None:
-        self.text_features = read_text(text_features)  # (C, d) float32 unit rows
+        given = read_text(text_features, per_prompt=self.per_prompt)
+        self._given_text = given  # float32 unit rows: (C, d), or (P, C, d) of prompts
+        self.text_features = read_text(given.mean(axis=0)) if self.per_prompt else given  # (C, d)
         self.scale = positive(scale, "scale")
         if self.scale > 1e38:
             raise ValueError(f"scale {scale!r} is beyond float32")
@@ -60,25 +65,25 @@ class Adapter(ABC):
         `ids` are int64, unique within a stream; a sample whose id is known is scored and changes
         nothing. By default samples are numbered by the running count.
         """
-        batch = read_batch(features, self.width)
+        batch = self._read(features)
         checked = None if ids is None else read_ids(ids, len(batch))
         return batch.unwrap(self._adapt(batch, checked))
 
     def predict(self, features: Array) -> Array:
         """Logits (n, C) under what is known now; changes nothing."""
-        batch = read_batch(features, self.width)
+        batch = self._read(features)
         return batch.unwrap(self._predict(batch))
 
     def predict_proba(self, features: Array) -> Array:
         """Probabilities (n, C) under what is known now; changes nothing."""
-        batch = read_batch(features, self.width)
+        batch = self._read(features)
         return batch.unwrap(self._probabilities(batch, self._predict(batch)))
 
     def top(self, features: Array, k: int = 1) -> tuple[Array, Array]:
         """The k likeliest classes of each sample and their probabilities, (n, k) each."""
         if not 1 <= k <= self.classes:
             raise ValueError(f"k must be between 1 and the {self.classes} classes, not {k}")
-        batch = read_batch(features, self.width)
+        batch = self._read(features)
         xp, probs = batch.xp, self._probabilities(batch, self._predict(batch))
         indices = xp.argsort(-probs, axis=-1, stable=True)[:, :k]
         return batch.unwrap(indices), batch.unwrap(xp.take_along_axis(probs, indices, axis=-1))
@@ -87,7 +92,7 @@ class Adapter(ABC):
         """The likeliest class of each sample; -1 where its probability is below `unsure`."""
         if not 0.0 <= unsure <= 1.0:
             raise ValueError(f"unsure must be a probability, not {unsure!r}")
-        batch = read_batch(features, self.width)
+        batch = self._read(features)
         xp, probs = batch.xp, self._probabilities(batch, self._predict(batch))
         classes = xp.argmax(probs, axis=-1)
         sure = xp.max(probs, axis=-1) >= unsure
@@ -108,12 +113,12 @@ class Adapter(ABC):
         Stored samples are scored and queued again, so a class can be added, dropped or renamed
         without starting over. Returns a new adapter; with the same text, a plain copy.
         """
-        text = read_text(text_features)
-        if text.shape[1] != self.width:
+        text = read_text(text_features, per_prompt=self.per_prompt)
+        if text.shape[-1] != self.width:
             raise ValueError(
-                f"text features have {text.shape[1]} dimensions where the adapter has {self.width}"
+                f"text features have {text.shape[-1]} dimensions where the adapter has {self.width}"
             )
-        if np.array_equal(text, self.text_features):
+        if np.array_equal(text, self._given_text):
             return self.clone()
         twin = type(self)(text, **self.params)
         twin._take_over(self)
@@ -124,7 +129,7 @@ class Adapter(ABC):
     def state(self) -> dict[str, Any]:
         """All there is to know: {"meta": plain values, "arrays": name -> numpy array}."""
         meta = {"format": _FORMAT, "adapter": self.name, "params": self.params} | self._meta()
-        arrays = {"text_features": self.text_features} | self._arrays()
+        arrays = {"text_features": self._given_text} | self._arrays()
         return {"meta": meta, "arrays": {name: np.array(a) for name, a in arrays.items()}}
 
     @classmethod
@@ -170,8 +175,10 @@ class Adapter(ABC):
             adapter = cls.from_state({"meta": meta, "arrays": arrays})
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"{path}: {error}") from error
-        if text is not None and not np.array_equal(read_text(text), adapter.text_features):
-            raise ValueError(f"{path}: saved with other text features than the ones given")
+        if text is not None:
+            given = read_text(text, per_prompt=cls.per_prompt)
+            if not np.array_equal(given, adapter._given_text):
+                raise ValueError(f"{path}: saved with other text features than the ones given")
         for name, value in expected.items():
             if name not in adapter.params:
                 raise ValueError(f"{path}: {cls.__name__} has no parameter {name!r}")
@@ -234,6 +241,17 @@ class Adapter(ABC):
         return None
 
     # For methods to use -----------------------------------------------------------------------
+
+    def _read(self, features: Array) -> Batch:
+        """Checked input, with as many views as the method needs."""
+        batch = read_batch(features, self.width)
+        views = int(batch.x.shape[1]) if batch.views else 1
+        if views < self.least_views:
+            raise ValueError(
+                f"{self.name} needs views: features of shape (n, V, {self.width}) with V of "
+                f"{self.least_views} at least, not {tuple(features.shape)}"
+            )
+        return batch
 
     def _clip_logits(self, batch: Batch) -> tuple[Array, Array]:
         """(features, CLIP logits) of a batch."""

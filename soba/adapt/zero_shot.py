@@ -1,7 +1,8 @@
 """Zero-shot CLIP: the scaled cosine between image and text (Radford et al., ICML 2021).
 
-Learns nothing. The control that every other method is compared with, on the same prompts and
-the same views.
+Learns nothing. The control that every other method is compared with, on the same prompts. Of
+several views it scores the first alone, the image as it is: what the others gain from views is
+measured by the control beside it, `clip+views`.
 """
 
 from __future__ import annotations
@@ -26,4 +27,5 @@ class ZeroShot(Adapter):
     name: ClassVar[str] = "zero-shot"
 
     def _predict(self, batch: Batch) -> Array:
-        return self._clip_logits(batch)[1]
+        x = batch.x[:, 0, :] if batch.views else batch.x
+        return x @ self._mirror("text", self._scaled_text, batch).T

@@ -20,6 +20,8 @@ Record = dict[str, Any]
 COVERAGES = np.arange(1, 21) / 20  # shares of the samples that are answered
 PAPER_SCHEDULE = ("ncm", "soba")  # refresh at every tenth of the stream, as the paper has it
 
+_BLOCK_VALUES = 1 << 24  # of views, read at a time
+
 
 def evaluate(
     features: FeatureSet,
@@ -32,6 +34,7 @@ def evaluate(
 ) -> list[Record]:
     """One record per (method, seed): the stream in the order `default_rng(seed).permutation(n)`.
 
+    An episodic method takes each image by itself, so it runs once, in the order of the file.
     `overrides` go to every method that has such a hyper-parameter; samples whose probability
     stays below `unsure` count as not answered; `step` is called after each stream. All that can
     be checked is checked before the first stream runs.
@@ -43,6 +46,8 @@ def evaluate(
         raise ValueError(f"{features.source}: holds no images")
     if orders < 1:
         raise ValueError(f"orders must be at least 1, not {orders}")
+    for name in methods:
+        _check_needs(name, features)
     settings = {name: method_settings(name, len(features), overrides) for name in methods}
     unused = set(overrides or {}) - {key for chosen in settings.values() for key in chosen}
     if unused:
@@ -52,9 +57,8 @@ def evaluate(
         _prepare(name, features, settings[name])
     records = []
     for name in methods:
-        for seed in range(orders):
-            order = np.random.default_rng(seed).permutation(len(features))
-            records.append(_run(name, features, settings[name], seed, order, unsure))
+        for seed in range(1 if adapter_class(name).episodic else orders):
+            records.append(_run(name, features, settings[name], seed, unsure))
             step(name, seed)
     return records
 
@@ -105,9 +109,27 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
+def _check_needs(name: str, features: FeatureSet) -> None:
+    """Say what a method needs and the file lacks."""
+    cls, source = adapter_class(name), features.source or "the feature set"
+    if features.views < cls.least_views:
+        held = "one view each" if features.views == 1 else f"{features.views} views each"
+        raise ValueError(
+            f"{source}: {name} needs views: (n, V, d) features with V of {cls.least_views} at "
+            f"least, this file has {held}"
+        )
+    if cls.per_prompt and features.prompt_features is None:
+        raise ValueError(
+            f"{source}: {name} needs the text features of each prompt, prompt_features of shape "
+            "(P, C, d), and this file has none"
+        )
+
+
 def _prepare(name: str, features: FeatureSet, settings: Record) -> Adapter:
     """A new adapter, fitted where the method is fitted."""
-    made = adapter_class(name)(features.text_features, scale=features.logit_scale, **settings)
+    cls = adapter_class(name)
+    text = features.prompt_features if cls.per_prompt else features.text_features
+    made = cls(text, scale=features.logit_scale, **settings)
     if isinstance(made, FewShotAdapter):
         if features.support is None:
             raise ValueError(
@@ -118,15 +140,27 @@ def _prepare(name: str, features: FeatureSet, settings: Record) -> Adapter:
     return made
 
 
-def _run(
-    name: str, features: FeatureSet, settings: Record, seed: int, order: np.ndarray, unsure: float
-) -> Record:
+def _stream(adapter: Adapter, images: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, float]:
+    """Logits of a stream, and the seconds they took."""
+    # Views of a large set do not fit in memory: they are read a few images at a time.
+    step = len(order) if images.ndim == 2 else max(1, _BLOCK_VALUES // images[0].size)
+    blocks, seconds = [], 0.0
+    for at in range(0, len(order), step):
+        block = images[order[at : at + step]]
+        start = time.perf_counter()
+        blocks.append(adapter.adapt(block))
+        seconds += time.perf_counter() - start
+    return np.concatenate(blocks), seconds
+
+
+def _run(name: str, features: FeatureSet, settings: Record, seed: int, unsure: float) -> Record:
     assert features.labels is not None
     adapter = _prepare(name, features, settings)
-    stream, labels = features.image_features[order], features.labels[order]
-    start = time.perf_counter()
-    logits = adapter.adapt(stream)
-    seconds = time.perf_counter() - start
+    order = np.arange(len(features))
+    if not adapter.episodic:
+        order = np.random.default_rng(seed).permutation(order)
+    logits, seconds = _stream(adapter, features.image_features, order)
+    labels = features.labels[order]
     probabilities = softmax(logits)
     sure = probabilities.max(axis=1) >= unsure
     return {
@@ -134,9 +168,9 @@ def _run(
         "encoder": features.fingerprint,
         "method": name,
         "seed": seed,
-        "order": "shuffled",
+        "order": "as stored" if adapter.episodic else "shuffled",
         "samples": len(labels),
-        "views": features.image_features.shape[1] if features.image_features.ndim == 3 else 1,
+        "views": features.views,
         "accuracy": accuracy(logits, labels),
         "calibration_error": calibration_error(probabilities, labels),
         "answered": 100.0 * float(sure.mean()),

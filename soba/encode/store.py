@@ -24,6 +24,7 @@ from soba._files import DTYPES, save_arrays
 _ARRAYS = (
     "image_features",
     "text_features",
+    "prompt_features",
     "labels",
     "support_features",
     "support_labels",
@@ -49,6 +50,8 @@ class FeatureSet:
         (n,) class indices, where known.
     class_names, prompts
         What the text features were made of.
+    prompt_features
+        (P, C, d), the text features of each prompt by itself, for methods that let prompts vote.
     support_features, support_labels, val_features, val_labels
         Labelled training and validation samples, for few-shot methods.
     fingerprint
@@ -71,6 +74,7 @@ class FeatureSet:
     labels: np.ndarray | None = None
     class_names: tuple[str, ...] | None = None
     prompts: tuple[str, ...] | None = None
+    prompt_features: np.ndarray | None = None
     support_features: np.ndarray | None = None
     support_labels: np.ndarray | None = None
     val_features: np.ndarray | None = None
@@ -95,6 +99,11 @@ class FeatureSet:
     @property
     def width(self) -> int:
         return int(self.text_features.shape[1])
+
+    @property
+    def views(self) -> int:
+        """Views of each image: 1 for (n, d) features."""
+        return int(self.image_features.shape[1]) if self.image_features.ndim == 3 else 1
 
     @property
     def support(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -211,6 +220,15 @@ class FeatureSet:
             yield f"{len(self.class_names)} class_names for {len(text)} rows of text features"
         if self.keys is not None and len(self.keys) != len(images):
             yield f"{len(self.keys)} keys for {len(images)} rows of image features"
+        if self.prompt_features is not None:
+            shape = self.prompt_features.shape
+            if len(shape) != 3 or shape[0] == 0 or shape[1:] != text.shape:
+                yield (
+                    f"prompt_features must have shape (P, {', '.join(map(str, text.shape))}) to "
+                    f"match the text features, not {shape}"
+                )
+            elif self.prompts is not None and len(self.prompts) != shape[0]:
+                yield f"{len(self.prompts)} prompts for prompt_features of {shape[0]}"
         for name, features, labels in (
             ("image_features", images, self.labels),
             ("support_features", self.support_features, self.support_labels),

@@ -1,10 +1,14 @@
+import re
+import sys
+
 import numpy as np
 import pytest
 
 import soba
 from soba.bench.evaluate import evaluate, method_settings, summarise
 from soba.bench.metrics import accuracy, calibration_error
-from soba.testing import example_stream
+from soba.registry import adapter_class
+from soba.testing import example_stream, example_views
 
 FEATURES, LABELS, TEXT = example_stream(n=200, classes=5, width=12)
 SET = soba.FeatureSet(
@@ -12,10 +16,22 @@ SET = soba.FeatureSet(
 )
 
 
+VIEWS = example_views(FEATURES, 10)
+VIEW_SET = soba.FeatureSet(
+    VIEWS,
+    TEXT,
+    20.0,
+    LABELS,
+    prompt_features=TEXT + 0.1 * np.random.default_rng(0).normal(size=(7, 5, 12)),
+)
+STREAMING = [name for name in soba.list_adapters() if not adapter_class(name).episodic]
+EPISODIC = [name for name in soba.list_adapters() if adapter_class(name).episodic]
+
+
 def test_a_record_is_the_stream_in_the_order_of_its_seed():
-    records = evaluate(SET, soba.list_adapters(), orders=3)
+    records = evaluate(SET, STREAMING, orders=3)
     assert [(r["method"], r["seed"]) for r in records] == [
-        (m, s) for m in soba.list_adapters() for s in range(3)
+        (m, s) for m in STREAMING for s in range(3)
     ]
     order = np.random.default_rng(2).permutation(200)
     adapter = soba.SOBA(TEXT, scale=20.0, refresh="tenths", total=200)
@@ -75,3 +91,53 @@ def test_unlabelled_and_unsupported_sets():
         evaluate(soba.FeatureSet(FEATURES, TEXT, labels=LABELS), ["gda"])
     with pytest.raises(ValueError, match="orders"):
         evaluate(SET, ["soba"], orders=0)
+
+
+def test_episodic_methods_run_once_on_views():
+    assert EPISODIC == ["clip+views", "mta", "mta-ensemble-mean", "mta-ensemble-vote", "zero"]
+    steps = []
+    records = evaluate(
+        VIEW_SET, ["zero-shot", *EPISODIC, "tda"], orders=2, step=lambda *at: steps.append(at)
+    )
+    assert [record["method"] for record in records] == [
+        *("zero-shot", "zero-shot"),
+        *EPISODIC,
+        *("tda", "tda"),
+    ]
+    assert steps == [(record["method"], record["seed"]) for record in records]
+    by_method = {record["method"]: record for record in records}
+    assert by_method["mta"]["accuracy"] == accuracy(
+        soba.MTA(TEXT, scale=20.0).predict(VIEWS), LABELS
+    )
+    vote = soba.MTAEnsembleVote(VIEW_SET.prompt_features, scale=20.0)
+    assert by_method["mta-ensemble-vote"]["accuracy"] == accuracy(vote.predict(VIEWS), LABELS)
+    assert (by_method["mta"]["views"], by_method["mta"]["order"]) == (10, "as stored")
+    rows = {row["method"]: row for row in summarise(records)}
+    assert (rows["mta"]["orders"], rows["mta"]["accuracy_std"]) == (1, 0.0)
+    gain = by_method["mta"]["accuracy"] - by_method["zero-shot"]["accuracy"]
+    assert rows["mta"]["gain"] == pytest.approx(gain)
+
+
+def test_views_are_read_in_blocks(monkeypatch):
+    methods = ["tda", "soba", "zero"]
+    whole = [record["accuracy"] for record in evaluate(VIEW_SET, methods, orders=2)]
+    monkeypatch.setattr(sys.modules[evaluate.__module__], "_BLOCK_VALUES", 17 * 10 * 12)
+    assert [record["accuracy"] for record in evaluate(VIEW_SET, methods, orders=2)] == whole
+
+
+def test_what_is_missing_is_said_before_any_work(tmp_path):
+    path = tmp_path / "plain.npz"
+    np.savez(path, image_features=FEATURES, text_features=TEXT, labels=LABELS)
+    steps = []
+    for name in EPISODIC:
+        with pytest.raises(
+            ValueError, match=rf"plain\.npz: {re.escape(name)} needs views: .*one view each"
+        ):
+            evaluate(soba.FeatureSet.load(path), ["soba", name], step=lambda *at: steps.append(at))
+    few = soba.FeatureSet(VIEWS[:, :4], TEXT, labels=LABELS)
+    with pytest.raises(ValueError, match=r"mta needs views: .*5 at least.* 4 views each"):
+        evaluate(few, ["mta"])
+    single_text = soba.FeatureSet(VIEWS, TEXT, labels=LABELS)
+    with pytest.raises(ValueError, match=r"mta-ensemble-vote needs .* prompt_features .*none"):
+        evaluate(single_text, ["soba", "mta-ensemble-vote"], step=lambda *at: steps.append(at))
+    assert steps == []

@@ -19,7 +19,8 @@ def example(**changes):
         "logit_scale": 50.0,
         "labels": LABELS,
         "class_names": ("a", "b", "c", "d"),
-        "prompts": ("a photo of a {}.",),
+        "prompts": ("a photo of a {}.", "art of a {}."),
+        "prompt_features": np.stack([TEXT, TEXT[::-1]]).astype(np.float32),
         "support_features": FEATURES[:5],
         "support_labels": LABELS[:5],
         "val_features": FEATURES[5:9],
@@ -30,7 +31,14 @@ def example(**changes):
 
 
 def same(one, other):
-    for name in ("image_features", "text_features", "labels", "support_features", "val_labels"):
+    for name in (
+        "image_features",
+        "text_features",
+        "prompt_features",
+        "labels",
+        "support_features",
+        "val_labels",
+    ):
         assert np.array_equal(getattr(one, name), getattr(other, name))
     assert one.class_names == other.class_names
     assert one.logit_scale == other.logit_scale
@@ -47,6 +55,7 @@ def test_safetensors_round_trip_is_memory_mapped(tmp_path):
     views = example(image_features=np.repeat(FEATURES[:, None], 3, 1).astype(np.float32))
     views.save(path)
     assert FeatureSet.load(path).image_features.shape == (40, 3, 8)
+    assert (loaded.views, FeatureSet.load(path).views) == (1, 3)
     soba.SOBA(loaded.text_features).adapt(loaded.image_features)
 
 
@@ -121,6 +130,10 @@ def test_damaged_files_are_named(tmp_path, name):
         ({"image_features": np.ones((3, 8), int)}, "must be floating point"),
         ({"text_features": TEXT[:0]}, "text_features must have shape"),
         ({"class_names": ("a",)}, "1 class_names for 4 rows"),
+        ({"prompt_features": TEXT}, r"prompt_features must have shape \(P, 4, 8\)"),
+        ({"prompt_features": TEXT[None, :3]}, r"prompt_features must have shape \(P, 4, 8\)"),
+        ({"prompts": ("a {}.",)}, "1 prompts for prompt_features of 2"),
+        ({"prompt_features": np.ones((2, 4, 8), int)}, "prompt_features must be floating point"),
         ({"logit_scale": 0.0}, "logit_scale must be positive"),
         ({"support_labels": None}, "support_features without support_labels"),
         ({"val_features": None}, "val_labels without val_features"),
@@ -149,6 +162,17 @@ def test_problems_name_the_file(tmp_path):
         np.savez(tmp_path / "nan.npz", image_features=spoiled, text_features=TEXT)
         with pytest.raises(ValueError, match=rf"nan\.npz: image_features: row 7 .*{problem}"):
             FeatureSet.load(tmp_path / "nan.npz").check_values()
+
+
+def test_prompt_features_are_read_and_checked(tmp_path):
+    prompts = np.stack([TEXT, TEXT[::-1]])
+    arrays = {"image_features": FEATURES, "text_features": TEXT, "prompt_features": prompts}
+    np.savez(tmp_path / "p.npz", **arrays)
+    assert np.array_equal(FeatureSet.load(tmp_path / "p.npz").prompt_features, prompts)
+    prompts[1, 2] = np.nan
+    np.savez(tmp_path / "p.npz", **arrays)
+    with pytest.raises(ValueError, match=r"p\.npz: prompt_features: row 1 holds NaN"):
+        FeatureSet.load(tmp_path / "p.npz").check_values()
 
 
 def test_fingerprints_do_not_mix(tmp_path):
