@@ -96,7 +96,7 @@ CLIP.
 | image tower: CLIP's ResNet, {encoder.preprocess.size} px | {visual:.2f} M |
 | text tower: transformer over bytes | {tiny.parameters(clip) / 1e6 - visual:.2f} M |
 
-{files}: {sum(stored.values()):.2f} MB in all. Weights are stored in half precision and computed with
+{files}: {sum(stored.values()):.2f} MB in all. Weights are stored in half precision, computed with
 in float32. The ONNX towers differ from torch by {image:.0e} (images) and {sentence:.0e} (texts) at
 most. Logit scale {encoder.logit_scale:.1f}.
 
