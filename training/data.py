@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -18,18 +18,23 @@ from soba.encode.prompts import fill, templates
 SOURCE = icons.DOMAINS["source"].drawings
 NAMES_PER_BATCH = 96
 IMAGES_PER_NAME = 2
+CAPTIONS_PER_BATCH = 256  # where there are no pictures
+AHEAD = 6  # batches drawn before they are needed
 CORE_SHARE = 0.6  # of a batch's names that are classes of the data set; the rest widen the tower
 SIZE = 96
 LOOKS = ("plain", "plain", "colourful", "pencil")
-CAPTIONS = (*templates("icon"), *templates("single"), *templates("seven"), *templates("eighty"))
+TEMPLATES = (*templates("icon"), *templates("single"), *templates("seven"), *templates("eighty"))
+
+
+Row = tuple[str, tuple[str, ...]]  # a name and its drawings
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """Names with their drawings in the source families."""
 
-    core: tuple[tuple[str, tuple[str, ...]], ...]  # the classes of the data set
-    extra: tuple[tuple[str, tuple[str, ...]], ...]  # other names, so that the text tower reads
+    core: tuple[Row, ...]  # the classes of the data set
+    extra: tuple[Row, ...]  # other names, so that the text tower reads
 
     @classmethod
     def of_source(cls) -> Vocabulary:
@@ -47,44 +52,56 @@ class Vocabulary:
         )
 
 
-Batch = tuple[np.ndarray, list[str], np.ndarray]
+@dataclass(frozen=True)
+class Batch:
+    """Names by number, a caption of each, and as many pictures of each, name after name."""
+
+    numbers: np.ndarray
+    captions: list[str]
+    pixels: np.ndarray | None  # (names * images, 3, size, size) uint8
 
 
-def batch(vocabulary: Vocabulary, seed: int, step: int) -> Batch:
-    """(names * images, 3, size, size) uint8 pixels, and of each name a caption and its number."""
+def batch(vocabulary: Vocabulary, seed: int, step: int, pictures: bool = True) -> Batch:
+    """The batch of a step; without pictures it has more names, evenly from the whole vocabulary."""
     rng = np.random.default_rng([seed, step])
+    rows = (*vocabulary.core, *vocabulary.extra)
+    if not pictures:
+        numbers = rng.choice(len(rows), CAPTIONS_PER_BATCH, replace=False)
+        return Batch(numbers, _captions(rows, numbers, rng), None)
     core = round(CORE_SHARE * NAMES_PER_BATCH)
-    classes, others = len(vocabulary.core), len(vocabulary.extra)
-    chosen = rng.choice(classes, core, replace=False)
-    rest = rng.choice(others, NAMES_PER_BATCH - core, replace=False)
-    numbers = np.concatenate([chosen, classes + rest])
-    rows = [(*vocabulary.core, *vocabulary.extra)[number] for number in numbers]
-    pixels = []
-    for _, drawings in rows:
+    classes = rng.choice(len(vocabulary.core), core, replace=False)
+    others = rng.choice(len(vocabulary.extra), NAMES_PER_BATCH - core, replace=False)
+    numbers = np.concatenate([classes, len(vocabulary.core) + others])
+    drawn = []
+    for number in numbers:
+        drawings = rows[number][1]
         for _ in range(IMAGES_PER_NAME):
             shape = _stroke(icons.mask(drawings[rng.integers(len(drawings))]), rng)
             image = icons.render(shape, rng, LOOKS[rng.integers(len(LOOKS))], SIZE)
-            pixels.append(np.asarray(image))
-    captions = [
-        fill(CAPTIONS[rng.integers(len(CAPTIONS))], icons.readable(name)) for name, _ in rows
-    ]
-    return np.stack(pixels).transpose(0, 3, 1, 2), captions, numbers
+            drawn.append(np.asarray(image))
+    captions = _captions(rows, numbers, rng)
+    return Batch(numbers, captions, np.stack(drawn).transpose(0, 3, 1, 2))
+
+
+def _captions(rows: tuple[Row, ...], numbers: np.ndarray, rng: np.random.Generator) -> list[str]:
+    chosen = [TEMPLATES[i] for i in rng.integers(len(TEMPLATES), size=len(numbers))]
+    named = [icons.readable(rows[number][0]) for number in numbers]
+    return [fill(template, name) for template, name in zip(chosen, named, strict=True)]
 
 
 def batches(
-    vocabulary: Vocabulary, seed: int, first: int, last: int, ahead: int = 6
+    vocabulary: Vocabulary, seed: int, steps: Iterable[tuple[int, bool]]
 ) -> Iterator[Batch]:
-    """Steps first..last-1, drawn in a process of their own while the model trains."""
+    """Batches of (step, pictures), drawn in a process of their own while the model trains."""
     with ProcessPoolExecutor(1) as pool:
-        steps = iter(range(first, last))
-        waiting: list[Future[Batch]] = [
-            pool.submit(batch, vocabulary, seed, step) for step in islice(steps, ahead)
-        ]
-        while waiting:
-            done = waiting.pop(0)
-            for step in islice(steps, 1):
-                waiting.append(pool.submit(batch, vocabulary, seed, step))
-            yield done.result()
+        coming = iter(steps)
+        waiting: list[Future[Batch]] = []
+        while True:
+            for step, pictures in islice(coming, AHEAD - len(waiting)):
+                waiting.append(pool.submit(batch, vocabulary, seed, step, pictures))
+            if not waiting:
+                return
+            yield waiting.pop(0).result()
 
 
 def normalised(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:

@@ -1,12 +1,11 @@
 """Train the tiny CLIP on icons of the source families; write its weights to soba/tiny.
 
-    make tiny                                # train, export, find the hard icons
-    python training/train.py --steps 1600    # this step alone; run again after a kill: it goes on
+    make tiny                   # find the hard icons, train, export, report
+    python training/train.py    # this step alone; run again after a kill: it goes on
 
 Each batch holds names, two drawings of each, and a caption of each made from a random template.
-First the image tower alone learns to tell names apart, by a learned embedding of each name; then
-the text tower joins, with CLIP's contrastive loss between images and captions. Nothing of Phosphor
-or Remix is seen. Seeded; batches depend on (seed, step) only.
+The losses are CLIP's, between images and captions, and those of both to a learned embedding of
+each name. Nothing of Phosphor or Remix is seen. Seeded; batches depend on (seed, step) only.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,120 +24,184 @@ import numpy as np
 import safetensors.torch
 import torch
 import torch.nn.functional as F
-from data import IMAGES_PER_NAME, NAMES_PER_BATCH, SIZE, Vocabulary, batches, normalised
+from data import (
+    IMAGES_PER_NAME,
+    NAMES_PER_BATCH,
+    SIZE,
+    Batch,
+    Vocabulary,
+    batches,
+    normalised,
+)
 from rich.progress import track
 
 from soba._files import replacing
 from soba.encode.preprocess import Preprocess
 from soba.encode.tokens import ByteTokenizer
 
-WARM_UP = 50
-ALONE = 0.55  # of the steps the image tower learns without the text tower
+WARM_UP = 50  # steps at the start of each phase
 TEXT_RATE = 0.4  # of the image tower's learning rate: a transformer wants less
 SAVE_EVERY = 50
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some steps with a learning rate that warms up and falls in a half cosine."""
+
+    steps: int
+    rate: float
+    pictures: bool = True
+    captions_from: int = 0  # the step of this phase at which the text tower joins
+
+
+# Two towers that know nothing teach each other nothing for a long time when one of them has to
+# read letters: the image tower learns alone at first, by a learned embedding of each name. The text
+# tower then joins; it catches up on captions alone, which cost little; and both learn together.
+PHASES = (
+    Phase(1500, 3e-3, captions_from=825),
+    Phase(500, 3e-3, pictures=False),
+    Phase(400, 1.5e-3),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--share", type=float, default=1.0, help="of each phase's steps, to try")
     parser.add_argument("--out", type=Path, default=tiny.WEIGHTS)
     parser.add_argument("--work", type=Path, default=tiny.ROOT / "out" / "training")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.work / "checkpoint.pt"
+    plan = list(steps_of(options.share))
 
     torch.manual_seed(options.seed)
     torch.set_num_threads(os.cpu_count() or 1)
-    model = tiny.new_model().to(memory_format=torch.channels_last)
-    tokenizer = ByteTokenizer(tiny.config()["text_cfg"]["context_length"])
-    vocabulary = Vocabulary.of_source()
-    names = len(vocabulary.core) + len(vocabulary.extra)
-    table = torch.nn.Parameter(0.1 * torch.randn(names, model.text_projection.shape[1]))
-    optimiser = torch.optim.AdamW(_groups(model, table), lr=options.rate, betas=(0.9, 0.98))
-    run = {"steps": options.steps, "seed": options.seed, "rate": options.rate}
-    done, seconds, losses = 0, 0.0, []
-    spent = 0.0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, weights_only=True)
-        if saved["run"] != run:
-            raise SystemExit(f"{checkpoint} is of another run, {saved['run']}: move it away")
-        model.load_state_dict(saved["model"])
-        table.data.copy_(saved["table"])
-        optimiser.load_state_dict(saved["optimiser"])
-        done, seconds, losses = saved["done"], saved["seconds"], saved["losses"]
-        spent = seconds
-
-    preprocess = Preprocess(size=SIZE)
+    training = Training(options.work / "checkpoint.pt", {"seed": options.seed, "steps": len(plan)})
     print(
-        f"{tiny.parameters(model) / 1e6:.2f} M parameters, {len(vocabulary.core)} classes, "
-        f"{len(vocabulary.extra)} other names, steps {done} to {options.steps}"
+        f"{tiny.parameters(training.model) / 1e6:.2f} M parameters, "
+        f"{len(training.vocabulary.core)} classes, {len(training.vocabulary.extra)} other names, "
+        f"steps {training.done} to {len(plan)}"
     )
-    model.train()
-    stream = batches(vocabulary, options.seed, done, options.steps)
-    start = time.perf_counter()
-    for step, (pixels, captions, numbers) in enumerate(
-        track(stream, "training", total=options.steps - done), done
-    ):
-        for group in optimiser.param_groups:
-            group["lr"] = options.rate * group["share"] * _schedule(step, options.steps)
-        images = torch.from_numpy(normalised(pixels, preprocess))
-        images = images.contiguous(memory_format=torch.channels_last)
-        tokens, owner = torch.from_numpy(tokenizer(captions)), torch.from_numpy(numbers)
-        reads = step >= round(ALONE * options.steps)
-        parts = losses_of(model, images, tokens if reads else None, table, owner)
-        optimiser.zero_grad()
-        torch.stack(parts).sum().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        with torch.no_grad():
-            model.logit_scale.clamp_(0.0, float(np.log(100.0)))
-        losses.append([round(float(part.detach()), 4) for part in parts])
-        if (step + 1) % SAVE_EVERY == 0 or step + 1 == options.steps:
-            spent = seconds + time.perf_counter() - start
-            recent = [row for row in losses[-SAVE_EVERY:] if len(row) == len(losses[-1])]
-            means = np.mean(recent, axis=0).round(3)
-            print(f"step {step + 1}: losses {means}, {spent:.0f} s", flush=True)
-            state = {"run": run, "model": model.state_dict(), "table": table.data}
-            state |= {"optimiser": optimiser.state_dict()}
-            with replacing(checkpoint) as temporary:
-                torch.save(
-                    state | {"done": step + 1, "seconds": spent, "losses": losses}, temporary
-                )
-    save(model, options.out)
-    curve = [losses[i] for i in range(SAVE_EVERY - 1, len(losses), SAVE_EVERY)]
-    images_seen = options.steps * NAMES_PER_BATCH * IMAGES_PER_NAME
-    report = run | {"seconds": round(spent), "images": images_seen, "loss": curve}
+    left = plan[training.done :]
+    wanted = [(number, step.pictures) for number, step in enumerate(left, training.done)]
+    stream = batches(training.vocabulary, options.seed, wanted)
+    start = time.perf_counter() - training.seconds
+    for step, batch in zip(left, track(stream, "training", total=len(left)), strict=True):
+        training.learn(step, batch)
+        training.seconds = time.perf_counter() - start
+        if training.done % SAVE_EVERY == 0 or training.done == len(plan):
+            training.save()
+    save(training.model, options.out)
+    report = training.run | {
+        "seconds": round(training.seconds),
+        "images": sum(step.pictures for step in plan) * NAMES_PER_BATCH * IMAGES_PER_NAME,
+        "every": SAVE_EVERY,
+        "loss": training.losses[SAVE_EVERY - 1 :: SAVE_EVERY],
+    }
     (options.work / "training.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
-def losses_of(
-    model: torch.nn.Module,
-    images: torch.Tensor,
-    tokens: torch.Tensor | None,
-    table: torch.Tensor,
-    numbers: torch.Tensor,
-) -> list[torch.Tensor]:
-    """Images to names, captions to names, and CLIP's symmetric loss of images and captions.
+@dataclass(frozen=True)
+class Step:
+    rate: float
+    pictures: bool
+    captions: bool
 
-    Two towers that know nothing teach each other nothing for a long time when one of them has to
-    read letters. The table of names is a third party; it is thrown away afterwards.
-    """
-    image = model.encode_image(images, normalize=True)
-    names, scale = F.normalize(table, dim=1), model.logit_scale.exp()
-    owner = torch.arange(len(numbers)).repeat_interleave(len(image) // len(numbers))
-    losses = [F.cross_entropy(scale * image @ names.T, numbers[owner])]
-    if tokens is not None:
-        text = model.encode_text(tokens, normalize=True)
-        logits = scale * image @ text.T  # (names * images, names)
-        to_text = F.cross_entropy(logits, owner)
-        to_image = -F.log_softmax(logits, dim=0)[torch.arange(len(image)), owner].mean()
-        losses.append(F.cross_entropy(scale * text @ names.T, numbers))
-        losses.append((to_text + to_image) / 2)
-    return losses
+
+def steps_of(share: float) -> Iterator[Step]:
+    """Every step of the plan."""
+    for phase in PHASES:
+        steps = max(1, round(share * phase.steps))
+        for step in range(steps):
+            yield Step(
+                phase.rate * _schedule(step, steps),
+                phase.pictures,
+                step >= round(share * phase.captions_from),
+            )
+
+
+class Training:
+    """Model, optimiser and what is done so far; goes on from its checkpoint if there is one."""
+
+    def __init__(self, checkpoint: Path, run: dict[str, int]) -> None:
+        self.checkpoint, self.run = checkpoint, run
+        self.model = tiny.new_model().to(memory_format=torch.channels_last).train()
+        self.tokenizer = ByteTokenizer(tiny.config()["text_cfg"]["context_length"])
+        self.preprocess = Preprocess(size=SIZE)
+        self.vocabulary = Vocabulary.of_source()
+        names = len(self.vocabulary.core) + len(self.vocabulary.extra)
+        width = self.model.text_projection.shape[1]
+        self.table = torch.nn.Parameter(0.1 * torch.randn(names, width))
+        self.optimiser = torch.optim.AdamW(_groups(self.model, self.table), betas=(0.9, 0.98))
+        self.done, self.seconds = 0, 0.0
+        self.losses: list[dict[str, float]] = []
+        if checkpoint.exists():
+            saved = torch.load(checkpoint, weights_only=True)
+            if saved["run"] != run:
+                raise SystemExit(f"{checkpoint} is of another run, {saved['run']}: move it away")
+            self.model.load_state_dict(saved["model"])
+            self.table.data.copy_(saved["table"])
+            self.optimiser.load_state_dict(saved["optimiser"])
+            self.done, self.seconds = saved["done"], saved["seconds"]
+            self.losses = saved["losses"]
+
+    def learn(self, step: Step, batch: Batch) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = step.rate * group["share"]
+        losses = self._losses(step, batch)
+        self.optimiser.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        with torch.no_grad():
+            self.model.logit_scale.clamp_(0.0, float(np.log(100.0)))
+        self.losses.append({name: round(float(x.detach()), 4) for name, x in losses.items()})
+        self.done += 1
+
+    def save(self) -> None:
+        last = self.losses[-1]
+        recent = [row for row in self.losses[-SAVE_EVERY:] if row.keys() == last.keys()]
+        means = {name: round(float(np.mean([row[name] for row in recent])), 3) for name in last}
+        print(f"step {self.done}: {means}, {self.seconds:.0f} s", flush=True)
+        state = {
+            "run": self.run,
+            "model": self.model.state_dict(),
+            "table": self.table.data,
+            "optimiser": self.optimiser.state_dict(),
+            "done": self.done,
+            "seconds": self.seconds,
+            "losses": self.losses,
+        }
+        with replacing(self.checkpoint) as temporary:
+            torch.save(state, temporary)
+
+    def _losses(self, step: Step, batch: Batch) -> dict[str, torch.Tensor]:
+        """Images to names, captions to names, and CLIP's symmetric loss of images and captions.
+
+        Names are a learned table, a third party that is thrown away in the end.
+        """
+        model, losses = self.model, {}
+        numbers = torch.from_numpy(batch.numbers)
+        names, scale = F.normalize(self.table, dim=1), model.logit_scale.exp()
+        if batch.pixels is not None:
+            pixels = torch.from_numpy(normalised(batch.pixels, self.preprocess))
+            image = model.encode_image(
+                pixels.contiguous(memory_format=torch.channels_last), normalize=True
+            )
+            owner = torch.arange(len(numbers)).repeat_interleave(IMAGES_PER_NAME)
+            losses["seen"] = F.cross_entropy(scale * image @ names.T, numbers[owner])
+        if step.captions:
+            tokens = torch.from_numpy(self.tokenizer(batch.captions))
+            text = model.encode_text(tokens, normalize=True)
+            losses["read"] = F.cross_entropy(scale * text @ names.T, numbers)
+        if step.captions and batch.pixels is not None:
+            logits = scale * image @ text.T  # (names * images, names)
+            to_text = F.cross_entropy(logits, owner)
+            to_image = -F.log_softmax(logits, dim=0)[torch.arange(len(image)), owner].mean()
+            losses["contrast"] = (to_text + to_image) / 2
+        return losses
 
 
 def save(model: torch.nn.Module, path: Path) -> None:
