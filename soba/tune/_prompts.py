@@ -2,9 +2,8 @@
 
 [start][context vectors][class name and the rest of the template][end], as in CoOp. Gradients
 reach the context and nothing else. Classes go through the tower in chunks, and each chunk is
-computed again in the backward pass (activation checkpointing), so memory does not grow with the
-number of classes: the official codes need over 16 GB for a thousand. Under a causal mask nothing
-behind the end token can reach it, so sequences are cut there: a dozen positions in place of 77.
+computed again in the backward pass (activation checkpointing), so memory hardly grows with the
+number of classes: the official codes need over 16 GB for a thousand.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ class Prompts:
         context_tokens: int | None = None,
         chunk: int | None = None,
     ) -> None:
+        if encoder.text_tower is None:
+            raise ValueError(f"{encoder.name}: prompts cannot be tuned on a text tower of its kind")
         self._encoder = encoder
-        self._tower = _tower_of(encoder)
+        self._tower = encoder.text_tower
         opening, _, closing = template.partition("{}")
         if context_tokens is None:
             tokens, self.context_tokens = self._worded(opening, closing, class_names)
         else:
             tokens = self._blank(closing, class_names, context_tokens)
             self.context_tokens = context_tokens
-        self._ends = self._pooled_at(tokens)
+        self._ends = self._tower.ends(tokens)
         with torch.no_grad():
-            if self._tower.attn_mask is not None:
-                tokens = tokens[:, : int(self._ends.max()) + 1]
-            self._embedded = self._tower.token_embedding(tokens)  # (C, L, w)
+            self._embedded = self._tower.embed(tokens, self._ends)  # (C, L, w)
         self.initial = self._embedded[0, 1 : 1 + self.context_tokens].float().clone()
-        self._chunk = chunk or max(1, _TOKENS_AT_A_TIME // tokens.shape[1])
+        self._chunk = chunk or max(1, _TOKENS_AT_A_TIME // self._embedded.shape[1])
 
     @property
     def width(self) -> int:
@@ -85,19 +84,10 @@ class Prompts:
         return torch.cat(encoded).unflatten(0, (*lead, classes))
 
     def _encode(self, context: Any, which: Any) -> Any:
-        tower, embedded = self._tower, self._embedded[which]
-        dtype = tower.transformer.get_cast_dtype()
-        behind = 1 + self.context_tokens
-        x = torch.cat([embedded[:, :1], context.to(embedded.dtype), embedded[:, behind:]], dim=1)
-        length = x.shape[1]
-        x = x.to(dtype) + tower.positional_embedding[:length].to(dtype)
-        mask = tower.attn_mask
-        x = tower.transformer(x, attn_mask=None if mask is None else mask[:length, :length])
-        x = tower.ln_final(x)[torch.arange(len(x), device=x.device), self._ends[which]]
-        projection = tower.text_projection
-        if projection is not None:
-            x = projection(x) if isinstance(projection, torch.nn.Linear) else x @ projection
-        return torch.nn.functional.normalize(x.float(), dim=-1)
+        embedded, behind = self._embedded[which], 1 + self.context_tokens
+        parts = [embedded[:, :1], context.to(embedded.dtype), embedded[:, behind:]]
+        rows = self._tower.run(torch.cat(parts, dim=1), self._ends[which])
+        return torch.nn.functional.normalize(rows.float(), dim=-1)
 
     def _worded(self, opening: str, closing: str, names: Sequence[str]) -> tuple[Any, int]:
         """Tokens of the whole sentences, and how many of them stand for the words before {}."""
@@ -123,31 +113,3 @@ class Prompts:
             )
         start, rest = tokens[:, :1], tokens[:, 1 : length - count]
         return torch.cat([start, start.new_zeros(len(names), count), rest], dim=1)
-
-    def _pooled_at(self, tokens: Any) -> Any:
-        """Which position of each sequence its feature is read from."""
-        tower = self._tower
-        kind = getattr(tower, "text_pool_type", None) or getattr(tower, "pool_type", "argmax")
-        if kind == "argmax":
-            return tokens.argmax(dim=1)
-        if kind == "eos":
-            end = getattr(tower, "text_eos_id", None) or tower.eos_id
-            return (tokens == end).int().argmax(dim=1)
-        if kind in ("first", "last"):
-            at = 0 if kind == "first" else tokens.shape[1] - 1
-            return torch.full((len(tokens),), at, device=tokens.device)
-        raise ValueError(f"{self._encoder.name} pools its text by {kind!r}, which is not supported")
-
-
-def _tower_of(encoder: OpenClip) -> Any:
-    """The module that holds the text tower's parts: the model itself, or its `text`."""
-    tower = getattr(encoder.model, "text", encoder.model)
-    parts = ("transformer", "token_embedding", "positional_embedding", "ln_final")
-    plain = all(hasattr(tower, part) for part in parts) and hasattr(tower.transformer, "resblocks")
-    if (
-        not plain
-        or getattr(tower, "cls_emb", None) is not None
-        or getattr(tower, "use_pad_mask", False)
-    ):
-        raise ValueError(f"{encoder.name}: prompts cannot be tuned on a text tower of this kind")
-    return tower
