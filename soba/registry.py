@@ -21,15 +21,6 @@ _KNOWN = {
     "tip-adapter-f": "soba.tune.tip_adapter_f:TipAdapterF",
 }
 
-# Built from (encoder, class names, template) in place of text features; they need torch.
-_TUNERS = {
-    "tpt": "soba.tune.tpt:TPT",
-    "difftpt": "soba.tune.difftpt:DiffTPT",
-    "histpt": "soba.tune.histpt:HisTPT",
-    "coop": "soba.tune.coop:CoOp",
-    "cocoop": "soba.tune.cocoop:CoCoOp",
-}
-
 
 def list_adapters() -> list[str]:
     """Names of all adapters, in the order of the paper's tables.
@@ -38,6 +29,16 @@ def list_adapters() -> list[str]:
     ['zero-shot', 'ncm', 'soba']
     """
     return list(_KNOWN)
+
+
+# Built from (encoder, class names, template) in place of text features; they need torch.
+_TUNERS = {
+    "tpt": "soba.tune.tpt:TPT",
+    "difftpt": "soba.tune.difftpt:DiffTPT",
+    "histpt": "soba.tune.histpt:HisTPT",
+    "coop": "soba.tune.coop:CoOp",
+    "cocoop": "soba.tune.cocoop:CoCoOp",
+}
 
 
 def list_tuners() -> list[str]:

@@ -75,6 +75,10 @@ class OpenClip(Encoder):
         float32 weights; or what the model was converted to, "fp16" or "bf16".
     batch_size
         Images or texts at a time.
+
+    >>> encoder = OpenClip.load("ViT-B-16", "openai")  # doctest: +SKIP
+    >>> encoder.encode_texts(["a photo of a dog."]).shape  # doctest: +SKIP
+    (1, 512)
     """
 
     def __init__(

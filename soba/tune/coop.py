@@ -36,6 +36,9 @@ class CoOp(PromptTuner, FewShotAdapter):
         Of the random vectors and the order of samples.
 
     The last epoch counts; `val` is not looked at. Views to score follow the rule of zero-shot CLIP.
+
+    >>> tuner = CoOp(encoder, imagenet_names).fit(features, labels)  # doctest: +SKIP
+    >>> tuner.with_classes(pet_names).predict(pet_features)  # doctest: +SKIP
     """
 
     name: ClassVar[str] = "coop"

@@ -30,6 +30,10 @@ class TipAdapterF(TipAdapter):
 
     The others are those of :class:`TipAdapter`. Of (n, V, d) samples the keys begin as the mean of
     the V augmentations, and every epoch trains on one of them, drawn at random.
+
+    >>> tip = TipAdapterF(np.eye(2), scale=1.0).fit(np.array([[0.0, 1.0], [1.0, 0.0]]), [0, 1])
+    >>> tip.losses_[-1] < tip.losses_[0]
+    True
     """
 
     name: ClassVar[str] = "tip-adapter-f"

@@ -29,10 +29,16 @@ class TPT(PromptTuner):
         Share of the views whose mean entropy is lowered: 0.1 of 64 are 6.
 
     `steps` + 1 passes of all C prompts through the text tower and `steps` back, a sample.
+
+    >>> tuner = TPT(encoder, ["dog", "cat"], "a photo of a {}.")  # doctest: +SKIP
+    >>> tuner.adapt(views).shape  # (n, 64, d) features of views  # doctest: +SKIP
+    (n, 2)
     """
 
     name: ClassVar[str] = "tpt"
     needs: ClassVar[str] = "views, encoder with text gradients"
+    least_views: ClassVar[int] = 2
+    episodic: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -62,9 +62,11 @@ def test_samples_do_not_touch_each_other(encoder, names, views):
 
 
 def test_too_few_views(encoder, names, views):
-    for few in (views[:, 0], views[:, :9], views[0, 0]):
-        with pytest.raises(ValueError, match=r"none of \d: give features of shape \(n, V, d\)"):
-            TPT(encoder, names).adapt(few)
+    with pytest.raises(ValueError, match=r"0\.1 of the views, none of 9"):
+        TPT(encoder, names).adapt(views[:, :9])
+    for plain in (views[:, 0], views[0, 0]):
+        with pytest.raises(ValueError, match=r"tpt .*features of shape \(n, V, "):
+            TPT(encoder, names).predict(plain)
     with pytest.raises(ValueError, match="selection must be a share"):
         TPT(encoder, names, selection=1.5)
 
