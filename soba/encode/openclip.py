@@ -76,9 +76,10 @@ class OpenClip(Encoder):
     batch_size
         Images or texts at a time.
 
-    >>> encoder = OpenClip.load("ViT-B-16", "openai")  # doctest: +SKIP
-    >>> encoder.encode_texts(["a photo of a dog."]).shape  # doctest: +SKIP
-    (1, 512)
+    Where its weights can be had::
+
+        encoder = OpenClip.load("ViT-B-16", "openai")
+        text = encoder.encode_texts(["a photo of a dog."])  # (1, 512)
     """
 
     def __init__(

@@ -37,8 +37,10 @@ class CoOp(PromptTuner, FewShotAdapter):
 
     The last epoch counts; `val` is not looked at. Views to score follow the rule of zero-shot CLIP.
 
-    >>> tuner = CoOp(encoder, imagenet_names).fit(features, labels)  # doctest: +SKIP
-    >>> tuner.with_classes(pet_names).predict(pet_features)  # doctest: +SKIP
+    With an encoder at hand::
+
+        tuner = CoOp(encoder, imagenet_names).fit(features, labels)
+        logits = tuner.with_classes(pet_names).predict(pet_features)
     """
 
     name: ClassVar[str] = "coop"

@@ -30,9 +30,10 @@ class TPT(PromptTuner):
 
     `steps` + 1 passes of all C prompts through the text tower and `steps` back, a sample.
 
-    >>> tuner = TPT(encoder, ["dog", "cat"], "a photo of a {}.")  # doctest: +SKIP
-    >>> tuner.adapt(views).shape  # (n, 64, d) features of views  # doctest: +SKIP
-    (n, 2)
+    With an encoder at hand::
+
+        tuner = TPT(encoder, ["dog", "cat"], "a photo of a {}.")
+        logits = tuner.adapt(views)  # (n, 64, d) -> (n, 2)
     """
 
     name: ClassVar[str] = "tpt"
@@ -92,7 +93,11 @@ class TPT(PromptTuner):
 
 
 def share(value: float, name: str) -> float:
-    """`value` as a float, if it is a share: above 0, 1 at most."""
+    """`value` as a float, if it is a share: above 0, 1 at most.
+
+    >>> share(0.1, "selection")
+    0.1
+    """
     if positive(value, name) > 1:
         raise ValueError(f"{name} must be a share of 1, not {value!r}")
     return float(value)
