@@ -125,7 +125,7 @@ class PromptTuner(Adapter):
 
     def _views(self, batch: Batch) -> Any:
         """(n, V, d) tensor where the encoder lies; plain features are one view each."""
-        x = torch.as_tensor(batch.x).to(self.encoder.device, torch.float32)
+        x = torch.as_tensor(batch.x).float().to(self.encoder.device)
         return x if x.ndim == 3 else x[:, None, :]
 
     def _back(self, batch: Batch, logits: Sequence[Any]) -> Array:
