@@ -18,6 +18,7 @@ _KNOWN = {
     "tda": "soba.adapt.tda:TDA",
     "gda": "soba.adapt.gda:GDA",
     "tip-adapter": "soba.adapt.tip_adapter:TipAdapter",
+    "tip-adapter-f": "soba.tune.tip_adapter_f:TipAdapterF",
     "clip+views": "soba.adapt.clip_views:ClipViews",
     "mta": "soba.adapt.mta:MTA",
     "mta-ensemble-mean": "soba.adapt.mta_ensemble:MTAEnsembleMean",
@@ -35,13 +36,33 @@ def list_adapters() -> list[str]:
     return list(_KNOWN)
 
 
+# Built from (encoder, class names, template) in place of text features; they need torch.
+_TUNERS = {
+    "tpt": "soba.tune.tpt:TPT",
+    "difftpt": "soba.tune.difftpt:DiffTPT",
+    "histpt": "soba.tune.histpt:HisTPT",
+    "coop": "soba.tune.coop:CoOp",
+    "cocoop": "soba.tune.cocoop:CoCoOp",
+}
+
+
+def list_tuners() -> list[str]:
+    """Names of the methods that tune prompts: their classes take an encoder and class names.
+
+    >>> list_tuners()
+    ['tpt', 'difftpt', 'histpt', 'coop', 'cocoop']
+    """
+    return list(_TUNERS)
+
+
 def adapter_class(name: str) -> type[Adapter]:
     """The class behind a name."""
-    if name not in _KNOWN:
-        near = difflib.get_close_matches(name, _KNOWN, n=1)
+    known = _KNOWN | _TUNERS
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown method {name!r}.{hint} Known: {', '.join(_KNOWN)}")
-    module, _, attribute = _KNOWN[name].partition(":")
+        raise ValueError(f"unknown method {name!r}.{hint} Known: {', '.join(known)}")
+    module, _, attribute = known[name].partition(":")
     found: type[Adapter] = getattr(importlib.import_module(module), attribute)
     return found
 

@@ -29,6 +29,8 @@ from soba.encode.preprocess import RESAMPLING, Preprocess
 try:
     import open_clip
     import torch
+
+    from soba.encode._text_tower import TextTower
 except ImportError as error:
     raise ImportError("needs torch and open_clip: pip install 'soba-tta[torch]'") from error
 except RuntimeError as error:  # a torchvision built for another torch fails like this
@@ -73,6 +75,11 @@ class OpenClip(Encoder):
         float32 weights; or what the model was converted to, "fp16" or "bf16".
     batch_size
         Images or texts at a time.
+
+    Where its weights can be had::
+
+        encoder = OpenClip.load("ViT-B-16", "openai")
+        text = encoder.encode_texts(["a photo of a dog."])  # (1, 512)
     """
 
     def __init__(
@@ -96,6 +103,9 @@ class OpenClip(Encoder):
         self.precision = precision
         self.batch_size = batch_size
         self.logit_scale = float(model.logit_scale.exp())
+        self.text_tower: TextTower | None = None  # for towers of other makes
+        with contextlib.suppress(ValueError):
+            self.text_tower = TextTower(model)
 
     @classmethod
     def load(
@@ -188,7 +198,11 @@ class OpenClip(Encoder):
         sentences = list(texts)
 
         def encode(rows: slice) -> Any:
-            return self.model.encode_text(self.tokens(sentences[rows]))
+            tokens = self.tokens(sentences[rows])
+            if self.text_tower is None:
+                return self.model.encode_text(tokens)
+            ends = self.text_tower.ends(tokens)
+            return self.text_tower.run(self.text_tower.embed(tokens, ends), ends)
 
         return self._in_batches(len(sentences), encode)
 

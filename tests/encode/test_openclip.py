@@ -75,6 +75,37 @@ def test_batches_do_not_matter_and_nothing_gives_nothing():
     assert one.width == 16
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        {},
+        {"pool_type": "last", "no_causal_mask": True},
+        {"pool_type": "eos", "eos_id": 257},
+        {"proj_bias": True},
+        {"proj_type": "none", "width": 16},
+    ],
+    ids=str,
+)
+def test_text_towers_of_all_kinds(text):
+    torch.manual_seed(0)
+    config = CONFIG | {"text_cfg": CONFIG["text_cfg"] | text}
+    for kind in (open_clip.CLIP, open_clip.CustomTextCLIP):
+        encoder = OpenClip(kind(**config), tokenizer, Preprocess(size=32))
+        assert encoder.text_tower is not None
+        texts = ["a dog", "a much longer sentence", ""]
+        expected = unit(encoder.model.encode_text(encoder.tokens(texts)))
+        np.testing.assert_allclose(encoder.encode_texts(texts), expected, atol=2e-6)
+
+
+def test_towers_of_other_makes_run_as_open_clip_runs_them():
+    config = CONFIG | {"text_cfg": CONFIG["text_cfg"] | {"embed_cls": True}}
+    torch.manual_seed(0)
+    encoder = OpenClip(open_clip.CustomTextCLIP(**config), tokenizer, Preprocess(size=32))
+    assert encoder.text_tower is None
+    expected = unit(encoder.model.encode_text(encoder.tokens(["a dog"])))
+    np.testing.assert_allclose(encoder.encode_texts(["a dog"]), expected, atol=1e-6)
+
+
 def test_the_model_is_frozen():
     model = tiny_clip().model
     assert not model.training

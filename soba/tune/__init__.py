@@ -1,0 +1,1 @@
+"""The methods that need gradients, one per file; torch is imported when one of them is."""

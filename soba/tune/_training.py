@@ -1,0 +1,63 @@
+"""How CoOp and CoCoOp are trained: SGD by epochs with the schedule of their code base, Dassl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from soba.tune._torch import torch
+
+_WARM_UP = 1e-5  # the learning rate of the first epoch
+
+
+def train(
+    parameters: list[Any],
+    logits_of: Callable[[Any], Any],
+    samples: np.ndarray,
+    targets: np.ndarray,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+) -> list[float]:
+    """Train the parameters in place; returns the mean loss of each epoch.
+
+    `samples` are (n, d), or (n, V, d) with V augmentations of each, of which every epoch draws
+    one: what random crops are to training on images.
+    """
+    device = parameters[0].device
+    x, y = torch.as_tensor(samples).to(device), torch.as_tensor(targets).to(device)
+    random = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=5e-4)
+    losses = []
+    for epoch in range(epochs):
+        optimiser.param_groups[0]["lr"] = rate(epoch, epochs, learning_rate)
+        total = 0.0
+        for rows in torch.randperm(len(x), generator=random).split(batch_size):
+            rows = rows.to(device)
+            batch = x[rows]
+            if x.ndim == 3:
+                drawn = torch.randint(x.shape[1], (len(rows),), generator=random).to(device)
+                batch = batch[torch.arange(len(rows), device=device), drawn]
+            loss = torch.nn.functional.cross_entropy(logits_of(batch), y[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            total += float(loss.detach()) * len(rows)
+        losses.append(total / len(x))
+    return losses
+
+
+def rate(epoch: int, epochs: int, base: float) -> float:
+    """The learning rate of an epoch: a constant first one, then a cosine that begins at `base`.
+
+    >>> [round(rate(epoch, 4, 1.0), 3) for epoch in range(4)]
+    [0.0, 1.0, 0.854, 0.5]
+    """
+    if epoch == 0:
+        return _WARM_UP
+    return base * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2

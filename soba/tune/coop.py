@@ -1,0 +1,138 @@
+"""CoOp: context vectors learned from a few labelled samples (IJCV 2022).
+
+One context for all classes, in front of the class name. The official code trains on image crops
+through the frozen image tower; here on cached features, of several augmentations where there are
+any. It trains 50 epochs on ImageNet and up to 200 elsewhere; that number is a parameter. Only the
+context is kept, so it transfers to any other class names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from soba.adapt._arrays import Array, Batch, clip_logits
+from soba.adapt._few_shot import FewShotAdapter, NotFittedError
+from soba.adapt.base import positive, whole
+from soba.encode.openclip import OpenClip
+from soba.tune._base import TEMPLATE, PromptTuner
+from soba.tune._torch import torch
+from soba.tune._training import train
+
+
+class CoOp(PromptTuner, FewShotAdapter):
+    """Context optimisation: `fit(features, labels)`, then `with_classes` for other sets.
+
+    Parameters
+    ----------
+    context
+        How many random vectors, 16 in the paper's main runs; None: as many as the template's
+        opening words have tokens, beginning with their embeddings.
+    epochs, batch_size, learning_rate
+        Of SGD with momentum; constant 1e-5 in the first epoch, then a cosine.
+    seed
+        Of the random vectors and the order of samples.
+
+    The last epoch counts; `val` is not looked at. Views to score follow the rule of zero-shot CLIP.
+
+    With an encoder at hand::
+
+        tuner = CoOp(encoder, imagenet_names).fit(features, labels)
+        logits = tuner.with_classes(pet_names).predict(pet_features)
+    """
+
+    name: ClassVar[str] = "coop"
+    needs: ClassVar[str] = "features, few-shot labels, encoder with text gradients"
+
+    def __init__(
+        self,
+        encoder: OpenClip,
+        class_names: Sequence[str],
+        template: str = TEMPLATE,
+        *,
+        context: int | None = None,
+        epochs: int = 50,
+        batch_size: int = 32,
+        learning_rate: float = 2e-3,
+        seed: int = 0,
+    ) -> None:
+        self.context = None if context is None else whole(context, "context")
+        super().__init__(encoder, class_names, template)
+        self.epochs = whole(epochs, "epochs")
+        self.batch_size = whole(batch_size, "batch_size")
+        self.learning_rate = positive(learning_rate, "learning_rate")
+        self.seed = whole(seed, "seed", least=0)
+
+    def _places(self) -> int | None:
+        return self.context
+
+    def _beginning(self) -> dict[str, Any]:
+        """Name -> tensor of what is learned, before it is."""
+        if self.context is None:
+            return {"context": self._prompts.initial.clone()}
+        random = torch.Generator().manual_seed(self.seed)
+        vectors = torch.randn(self.context, self._prompts.width, generator=random)
+        return {"context": 0.02 * vectors.to(self.encoder.device)}
+
+    def _batch_logits(self, learned: dict[str, Any], rows: Any) -> Any:
+        """(n, d) features -> (n, C) logits under what is learned."""
+        return self._logits(rows, self._prompts.features(learned["context"]))
+
+    def _fit(self, rows: np.ndarray, targets: np.ndarray) -> None:
+        learned = {name: t.requires_grad_() for name, t in self._beginning().items()}
+        self.losses_ = train(
+            list(learned.values()),
+            lambda batch: self._batch_logits(learned, batch),
+            rows,
+            targets,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            seed=self.seed,
+        )
+        self._keep({name: tensor.detach() for name, tensor in learned.items()})
+
+    def _keep(self, learned: dict[str, Any]) -> None:
+        self._learned = learned
+        with torch.no_grad():
+            text = self._prompts.features(learned["context"])
+        self._tuned_text = (self.scale * text).cpu().numpy()
+
+    def _predict(self, batch: Batch) -> Array:
+        self._require_fit()
+        return clip_logits(batch, self._mirror("tuned text", self._tuned_text, batch))[1]
+
+    def _require_fit(self) -> None:
+        if self.tuned_on_ is None:
+            raise NotFittedError(f"{self.name} needs labelled samples: call fit first")
+
+    # What FewShotAdapter asks for ---------------------------------------------------------------
+
+    def _join_views(self, x: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return x, targets
+
+    def _tune(self, val: tuple[np.ndarray, np.ndarray] | None) -> str:
+        return "given"
+
+    def _score(self, batch: Batch, features: Array) -> Array:
+        raise NotImplementedError  # `_predict` replaces CLIP's logits, it adds nothing to them
+
+    def _take_over(self, other: Self) -> None:
+        if other.tuned_on_ is not None:
+            self._restore(other._arrays(), other._meta())
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        if self.tuned_on_ is None:
+            return {}
+        return {name: tensor.cpu().numpy() for name, tensor in self._learned.items()}
+
+    def _meta(self) -> dict[str, Any]:
+        return {} if self.tuned_on_ is None else {"tuned_on": self.tuned_on_}
+
+    def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        self.tuned_on_ = meta.get("tuned_on")
+        if self.tuned_on_ is not None:
+            names = self._beginning()
+            self._keep({n: torch.as_tensor(arrays[n]).to(self.encoder.device) for n in names})
