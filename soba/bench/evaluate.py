@@ -12,6 +12,7 @@ import numpy as np
 import soba
 from soba.adapt._few_shot import FewShotAdapter
 from soba.adapt.base import Adapter, parameter_defaults
+from soba.bench.build import Workshop
 from soba.bench.metrics import accuracy, accuracy_at_coverage, calibration_error, softmax
 from soba.encode.store import FeatureSet
 from soba.registry import adapter_class
@@ -31,13 +32,15 @@ def evaluate(
     overrides: dict[str, Any] | None = None,
     unsure: float = 0.0,
     step: Callable[[str, int], None] = lambda method, seed: None,
+    workshop: Workshop | None = None,
 ) -> list[Record]:
     """One record per (method, seed): the stream in the order `default_rng(seed).permutation(n)`.
 
     An episodic method takes each image by itself, so it runs once, in the order of the file.
     `overrides` go to every method that has such a hyper-parameter; samples whose probability
-    stays below `unsure` count as not answered; `step` is called after each stream. All that can
-    be checked is checked before the first stream runs.
+    stays below `unsure` count as not answered; `step` is called after each stream. `workshop` has
+    what some methods need besides: an encoder, a source set. All that can be checked is checked
+    before the first stream runs.
     """
     methods = list(methods)
     if features.labels is None:
@@ -46,21 +49,28 @@ def evaluate(
         raise ValueError(f"{features.source}: holds no images")
     if orders < 1:
         raise ValueError(f"orders must be at least 1, not {orders}")
+    workshop = Workshop(features) if workshop is None else workshop
     for name in methods:
-        _check_needs(name, features)
+        workshop.check(name)
     settings = {name: method_settings(name, len(features), overrides) for name in methods}
     unused = set(overrides or {}) - {key for chosen in settings.values() for key in chosen}
     if unused:
         raise ValueError(f"none of {', '.join(methods)} has a {' or '.join(sorted(unused))}")
     features.check_values()
     for name in methods:
-        _prepare(name, features, settings[name])
+        workshop.make(name, settings[name])
     records = []
     for name in methods:
-        for seed in range(1 if adapter_class(name).episodic else orders):
-            records.append(_run(name, features, settings[name], seed, unsure))
+        for seed in range(streams(name, orders)):
+            records.append(_run(name, workshop, settings[name], seed, unsure))
             step(name, seed)
     return records
+
+
+def streams(method: str, orders: int) -> int:
+    """How often a method runs: once if it takes each image by itself, whatever came before."""
+    cls = adapter_class(method)
+    return 1 if cls.episodic or issubclass(cls, FewShotAdapter) else orders
 
 
 def method_settings(name: str, total: int, overrides: dict[str, Any] | None = None) -> Record:
@@ -109,37 +119,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _check_needs(name: str, features: FeatureSet) -> None:
-    """Say what a method needs and the file lacks."""
-    cls, source = adapter_class(name), features.source or "the feature set"
-    if features.views < cls.least_views:
-        held = "one view each" if features.views == 1 else f"{features.views} views each"
-        raise ValueError(
-            f"{source}: {name} needs views: (n, V, d) features with V of {cls.least_views} at "
-            f"least, this file has {held}"
-        )
-    if cls.per_prompt and features.prompt_features is None:
-        raise ValueError(
-            f"{source}: {name} needs the text features of each prompt, prompt_features of shape "
-            "(P, C, d), and this file has none"
-        )
-
-
-def _prepare(name: str, features: FeatureSet, settings: Record) -> Adapter:
-    """A new adapter, fitted where the method is fitted."""
-    cls = adapter_class(name)
-    text = features.prompt_features if cls.per_prompt else features.text_features
-    made = cls(text, scale=features.logit_scale, **settings)
-    if isinstance(made, FewShotAdapter):
-        if features.support is None:
-            raise ValueError(
-                f"{features.source}: {name} needs labelled training samples, "
-                "support_features and support_labels in the file or --support FILE"
-            )
-        made.fit(*features.support, val=features.val)
-    return made
-
-
 def _stream(adapter: Adapter, images: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, float]:
     """Logits of a stream, and the seconds they took."""
     # Views of a large set do not fit in memory: they are read a few images at a time.
@@ -153,9 +132,10 @@ def _stream(adapter: Adapter, images: np.ndarray, order: np.ndarray) -> tuple[np
     return np.concatenate(blocks), seconds
 
 
-def _run(name: str, features: FeatureSet, settings: Record, seed: int, unsure: float) -> Record:
+def _run(name: str, workshop: Workshop, settings: Record, seed: int, unsure: float) -> Record:
+    features = workshop.features
     assert features.labels is not None
-    adapter = _prepare(name, features, settings)
+    adapter = workshop.make(name, settings)
     order = np.arange(len(features))
     if not adapter.episodic:
         order = np.random.default_rng(seed).permutation(order)
@@ -179,6 +159,7 @@ def _run(name: str, features: FeatureSet, settings: Record, seed: int, unsure: f
         "seconds": seconds,
         "hyper_parameters": adapter.params,
         "tuned_on": getattr(adapter, "tuned_on_", None) or "paper or given",
+        "used": getattr(adapter, "used_", None),
         "provenance": adapter.provenance,
         "versions": {
             "python": platform.python_version(),

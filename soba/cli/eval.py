@@ -9,12 +9,14 @@ import typer
 from rich.table import Table
 
 import soba
-from soba.bench.evaluate import COVERAGES, Record, evaluate, summarise
+from soba.bench.build import Workshop
+from soba.bench.evaluate import COVERAGES, Record, evaluate, streams, summarise
 from soba.bench.plots import check_pictures, curves
 from soba.cli._common import (
     File,
     JsonPath,
     Methods,
+    Pretrained,
     check_folder,
     method_names,
     out,
@@ -22,6 +24,8 @@ from soba.cli._common import (
     progress_bar,
     write_json,
 )
+from soba.encode.load import load_tunable
+from soba.registry import list_tuners
 
 
 def eval_(
@@ -51,6 +55,16 @@ def eval_(
     val: Annotated[
         Path | None, typer.Option(help="Labelled validation features they search alpha, beta on.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="For tpt, difftpt, histpt, coop, cocoop: the model that made the features."
+        ),
+    ] = None,
+    pretrained: Pretrained = None,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Run difftpt without generated views, and say so.")
+    ] = False,
     unsure: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Abstain below this probability.")
     ] = 0.0,
@@ -72,11 +86,13 @@ def eval_(
     if curve is not None:
         check_pictures()
     features = soba.FeatureSet.load(file)
-    if support is not None:
-        features = features.with_support(soba.FeatureSet.load(support))
+    source = None if support is None else soba.FeatureSet.load(support)
+    if source is not None and source.class_names == features.class_names:
+        features, source = features.with_support(source), None
     if val is not None:
         features = features.with_val(soba.FeatureSet.load(val))
     overrides: dict[str, Any] = {"alpha": alpha, "beta": beta, "reading": reading}
+    overrides["fallback"] = True if fallback else None
     overrides = {key: value for key, value in overrides.items() if value is not None}
     if capacity is not None:
         overrides["capacity"] = (
@@ -86,14 +102,23 @@ def eval_(
         word = refresh in ("tenths", "growth")
         overrides["refresh"] = refresh if word else positive_number(refresh, "--refresh")
 
+    tunes = any(name in list_tuners() for name in names)
+    encoder = load_tunable(model, pretrained) if tunes and model is not None else None
+    total = sum(streams(name, orders) for name in names)
     with progress_bar() as progress:
-        task = progress.add_task("streams", total=len(names) * orders)
+        task = progress.add_task("streams", total=total)
 
         def step(method: str, seed: int) -> None:
             progress.update(task, advance=1, description=f"{method}, order {seed}")
 
         records = evaluate(
-            features, names, orders=orders, overrides=overrides, unsure=unsure, step=step
+            features,
+            names,
+            orders=orders,
+            overrides=overrides,
+            unsure=unsure,
+            step=step,
+            workshop=Workshop(features, encoder, source),
         )
     summary = summarise(records)
     write_json(json_path, records, summary)

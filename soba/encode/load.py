@@ -10,6 +10,24 @@ from soba.encode.onnx import OnnxEncoder
 TINY = "tiny"
 
 
+def load_tunable(
+    model: str = TINY,
+    pretrained: str | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "fp32",
+    threads: int | None = None,
+) -> Encoder:
+    """The same model as an open_clip one, whose text tower passes gradients on."""
+    from soba.encode.openclip import OpenClip
+
+    if model == TINY:
+        return OpenClip.tiny(device=device, threads=threads)
+    if Path(model).suffix == ".onnx" or Path(model).is_dir():
+        raise ValueError(f"{model}: an ONNX model passes no gradients; name an open_clip model")
+    return OpenClip.load(model, pretrained, device=device, precision=precision, threads=threads)
+
+
 def load_encoder(
     model: str = TINY,
     pretrained: str | None = None,

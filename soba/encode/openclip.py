@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from PIL import Image
 
 from soba.encode.encoder import Encoder
 from soba.encode.preprocess import RESAMPLING, Preprocess
+from soba.encode.tokens import ByteTokenizer
 
 try:
     import open_clip
@@ -150,6 +152,26 @@ class OpenClip(Encoder):
             precision=precision,
             batch_size=batch_size,
         )
+
+    @classmethod
+    def tiny(cls, *, device: str = "auto", threads: int | None = None) -> Self:
+        """soba's own tiny CLIP as an open_clip model, for the methods that need gradients."""
+        from safetensors.torch import load_file
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        folder = resources.files("soba.tiny")
+        config = json.loads((folder / "open_clip_config.json").read_text())
+        settings, shown = config["model_cfg"], config["preprocess_cfg"]
+        model = open_clip.model.CLIP(
+            settings["embed_dim"], settings["vision_cfg"], settings["text_cfg"]
+        )
+        model.load_state_dict(load_file(str(folder / "open_clip_model.safetensors")))
+        preprocess = Preprocess(
+            settings["vision_cfg"]["image_size"], tuple(shown["mean"]), tuple(shown["std"])
+        )
+        tokenizer = ByteTokenizer(settings["text_cfg"]["context_length"])
+        return cls(model.to(_device(device)), tokenizer, preprocess, name="tiny")
 
     @property
     def device(self) -> Any:
