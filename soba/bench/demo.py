@@ -14,7 +14,7 @@ from soba.adapt.base import Adapter
 from soba.bench.evaluate import Record, evaluate, method_settings, summarise
 from soba.datasets.icons import DOMAINS, SHIFTED, IconSet, icons
 from soba.encode.encoder import Encoder
-from soba.encode.prompts import classifier, templates
+from soba.encode.prompts import classifier
 from soba.encode.store import FeatureSet
 from soba.registry import adapter
 
@@ -107,7 +107,7 @@ def _encode(
 ) -> tuple[FeatureSet, float]:
     """Features of rendered pictures, and the seconds that preprocessing and both towers took."""
     start = time.perf_counter()
-    prompts = templates("icon")
+    prompts = images.templates
     text = classifier(encoder.encode_texts, images.class_names, prompts)
     parts = []
     for first in range(0, len(pictures), batch):

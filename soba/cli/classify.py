@@ -97,7 +97,7 @@ def classify_(
             raise ValueError(f"{path}: the folder does not exist")
     images = ContentSet.of(load_images(paths[0] if len(paths) == 1 else _expanded(paths)))
     encoder = open_encoder(model, pretrained, device, precision, threads)
-    prompts = templates(prompt or ("icon" if encoder.name == "tiny" else "single"))
+    prompts = templates(prompt or ("an icon of a {}." if encoder.name == "tiny" else "single"))
     if text_features is None:
         text = classifier(encoder.encode_texts, names, prompts)
     else:

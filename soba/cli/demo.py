@@ -10,19 +10,33 @@ import typer
 from rich.table import Table
 
 from soba.bench.demo import METHODS, Domain, adapt_share, averages, run_demo, work_units
+from soba.bench.demo_all import run_all
+from soba.bench.demo_all import table as rows_of_all
+from soba.bench.demo_all import work_units as work_units_of_all
 from soba.bench.evaluate import Record
 from soba.bench.plots import check_pictures
 from soba.cli._common import JsonPath, check_folder, out, progress_bar, write_json
-from soba.encode.load import load_encoder
+from soba.datasets.icons import DOMAINS
+from soba.encode.load import load_encoder, load_tunable
 
 
 def demo_(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="HTML", help="The report to write.")
     ] = Path("soba-demo.html"),
-    per_class: Annotated[int, typer.Option(min=2, help="Icons per class and domain.")] = 16,
+    per_class: Annotated[
+        int | None, typer.Option(min=1, help="Icons per class and domain.", show_default="16")
+    ] = None,
     orders: Annotated[int, typer.Option(min=1, help="Shuffled streams of each domain.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Of the drawings.")] = 0,
+    all_: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Every method of the paper's tables instead, on 64 views of 2 icons per class and "
+            "domain (or --per-class): needs torch and open_clip, and half an hour.",
+        ),
+    ] = False,
     json_path: JsonPath = None,
 ) -> None:
     """Adapt the tiny CLIP to icons of designers it has never seen, and draw what came of it.
@@ -35,7 +49,11 @@ def demo_(
     check_pictures()
     from soba.bench.demo_report import write_report
 
+    if all_:
+        _every_method(per_class or 2, orders, seed, json_path)
+        return
     started = time.perf_counter()
+    per_class = per_class or 16
     encoder = load_encoder()
     with progress_bar() as progress:
         total = work_units(per_class, orders, len(METHODS))
@@ -60,6 +78,34 @@ def demo_(
         highlight=False,
     )
     out.print(f"report with pictures in {output}", soft_wrap=True)
+
+
+def _every_method(per_class: int, orders: int, seed: int, json_path: Path | None) -> None:
+    """All methods on the same views; prints the table, writes no page."""
+    encoder, tunable = load_encoder(), load_tunable()
+    with progress_bar() as progress:
+        task = progress.add_task("demo", total=work_units_of_all(per_class, orders=orders))
+        records = run_all(
+            encoder,
+            tunable,
+            per_class=per_class,
+            orders=orders,
+            seed=seed,
+            step=lambda what, amount: progress.update(task, advance=amount, description=what),
+        )
+    rows = rows_of_all(records)
+    table = Table(title="top-1 %, all methods", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for column in (*DOMAINS, "shifted", "gain", "ms/image"):
+        table.add_column(column, justify="right", no_wrap=True)
+    plain = rows[0]["shifted"]
+    for row in rows:
+        scores = [f"{row[domain]:.2f}" for domain in (*DOMAINS, "shifted")]
+        label = row["method"] + (f" [dim]{row['used']}[/]" if row["used"] else "")
+        gain = f"{row['shifted'] - plain:+.2f}"
+        table.add_row(label, *scores, gain, f"{row['milliseconds']:.2f}")
+    out.print(table)
+    write_json(json_path, records, rows)
 
 
 def _summary(domains: list[Domain]) -> list[Record]:

@@ -51,6 +51,11 @@ def embed_(
     seed: Annotated[int, typer.Option(min=0, help="Of icons and of views.")] = 0,
     views: Annotated[int, typer.Option(min=1, help="Views per image; the TPT family: 64.")] = 1,
     augmix: Annotated[bool, typer.Option("--augmix", help="Distort and mix the views.")] = False,
+    generated: Annotated[
+        Path | None,
+        typer.Option(help="A folder of generated images for each image, for difftpt: IMAGE/*.png."),
+    ] = None,
+    generated_count: Annotated[int, typer.Option(min=1, help="How many of them.")] = 63,
     model: Model = "tiny",
     pretrained: Pretrained = None,
     prompt: Templates = None,
