@@ -61,6 +61,7 @@ PHASES = (
     Phase(1500, 3e-3, captions_from=825),
     Phase(500, 3e-3, pictures=False),
     Phase(400, 1.5e-3),
+    Phase(500, 2e-3),
 )
 
 
