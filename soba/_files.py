@@ -19,7 +19,10 @@ import safetensors.numpy
 # The checksum covers every byte of the file, its own 64 digits counted as zeros.
 _BLANK = "0" * 64
 _BLOCK = 1 << 24  # bytes written at a time
-DTYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64", "<i4": "I32", "<i8": "I64"}
+_FLOATS = {"<f2": "F16", "<f4": "F32", "<f8": "F64"}
+_SIGNED = {"|i1": "I8", "<i2": "I16", "<i4": "I32", "<i8": "I64"}
+_UNSIGNED = {"|u1": "U8", "<u2": "U16", "<u4": "U32", "<u8": "U64"}
+DTYPES = _FLOATS | _SIGNED | _UNSIGNED
 _CHECKSUM = re.compile(rb'("sha256":")([0-9a-f]{64})(")')
 
 
@@ -65,7 +68,9 @@ def save_arrays(
     for name in names:
         array = arrays[name]
         start, end = end, end + array.nbytes
-        kind = DTYPES[array.dtype.newbyteorder("<").str]
+        kind = DTYPES.get(array.dtype.newbyteorder("<").str)
+        if kind is None:
+            raise TypeError(f"{path}: {name} is of {array.dtype}, which is not stored")
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
     lead = json.dumps(header, separators=(",", ":")).encode()
     lead += b" " * (-len(lead) % 8)
