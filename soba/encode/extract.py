@@ -25,7 +25,7 @@ from soba.encode.prompts import classifier
 from soba.encode.store import FeatureSet, read_note
 from soba.encode.views import Views
 
-_ROWS = 4096  # moved at a time when rows of broken images are taken out
+_BLOCK = 1 << 20  # bytes moved at a time when rows of broken images are taken out
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class Extraction:
             saved_job, broken = _read(journal)
             if saved_job != job:
                 raise ValueError(
-                    f"{partial}: begun with another encoder, image list, labels, batch size or views; "
-                    "finish that run first, or remove the file to start over"
+                    f"{partial}: begun with another encoder, image list, labels, batch size or "
+                    "views; finish that run first, or remove the file to start over"
                 )
         else:
             broken = {}
@@ -192,9 +192,10 @@ def _without(target: Path, rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """The kept rows, still on disk."""
     if len(kept) == len(rows):
         return rows
+    count = max(1, _BLOCK // rows[0].nbytes)
     with _compacted(target).open("wb") as file:
-        for start in range(0, len(kept), _ROWS):
-            file.write(np.asarray(rows[kept[start : start + _ROWS]]).tobytes())
+        for start in range(0, len(kept), count):
+            file.write(np.asarray(rows[kept[start : start + count]]).tobytes())
     return np.memmap(_compacted(target), "<f2", "r", shape=(len(kept), *rows.shape[1:]))
 
 
