@@ -208,7 +208,7 @@ class _Run:
         for row, index in enumerate(indices):
             guess = int(plain[row].argmax())
             self.done += 1
-            self.changed += guess != best[row, 0]
+            self.changed += int(guess != best[row, 0])
             yield Row(
                 int(index),
                 self.images.keys[index],

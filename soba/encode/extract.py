@@ -85,6 +85,7 @@ class Extraction:
         rows = self._rows(target, step)
         kept = np.array([i for i in range(len(self.images.keys)) if i not in self.broken])
         if not len(kept):
+            _clean(target)  # nothing in it is worth going on with
             first = next(iter(self.broken.values()))
             raise ValueError(f"none of the {len(rows)} images could be read; the first: {first}")
         compacted = _without(target, rows, kept)
