@@ -19,7 +19,10 @@ import safetensors.numpy
 # The checksum covers every byte of the file, its own 64 digits counted as zeros.
 _BLANK = "0" * 64
 _BLOCK = 1 << 24  # bytes written at a time
-DTYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64", "<i4": "I32", "<i8": "I64"}
+_FLOATS = {"<f2": "F16", "<f4": "F32", "<f8": "F64"}
+_SIGNED = {"|i1": "I8", "<i2": "I16", "<i4": "I32", "<i8": "I64"}
+_UNSIGNED = {"|u1": "U8", "<u2": "U16", "<u4": "U32", "<u8": "U64"}
+DTYPES = _FLOATS | _SIGNED | _UNSIGNED | {"|b1": "BOOL"}
 _CHECKSUM = re.compile(rb'("sha256":")([0-9a-f]{64})(")')
 
 
@@ -58,25 +61,14 @@ def save_arrays(
     path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
     """Write a safetensors file block by block: arrays may be memory maps larger than memory."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    end = 0
-    # Widest numbers first, as safetensors has it, so that every array is aligned.
-    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    for name in names:
-        array = arrays[name]
-        start, end = end, end + array.nbytes
-        kind = DTYPES[array.dtype.newbyteorder("<").str]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
-    lead = json.dumps(header, separators=(",", ":")).encode()
-    lead += b" " * (-len(lead) % 8)
+    names, lead = _lead(path, arrays, metadata)
     with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(len(lead).to_bytes(8, "little") + lead)
+        file.write(lead)
         for name in names:
             array = arrays[name]
             rows = max(1, _BLOCK // max(1, array.nbytes // max(1, len(array))))
             for start in range(0, len(array), rows):
-                block = array[start : start + rows]
-                file.write(np.ascontiguousarray(block, block.dtype.newbyteorder("<")).data)
+                file.write(_little(array[start : start + rows]).data)
 
 
 def save_checked(
@@ -84,12 +76,10 @@ def save_checked(
 ) -> None:
     """Write arrays and JSON metadata as one safetensors file that carries its own checksum."""
     texts = {"meta": json.dumps(meta, sort_keys=True), "sha256": _BLANK}
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    content = safetensors.numpy.save(whole, metadata=texts)
-    blank = f'"sha256":"{_BLANK}"'.encode()
-    if content.count(blank, 0, _header_end(content)) != 1:
-        raise RuntimeError("safetensors wrote its metadata in an unexpected form")
+    names, lead = _lead(path, arrays, texts)
+    content = lead + b"".join(_little(arrays[name]).tobytes() for name in names)
     digest = hashlib.sha256(content).hexdigest()
+    blank = f'"sha256":"{_BLANK}"'.encode()
     with replacing(path) as temporary:
         temporary.write_bytes(content.replace(blank, f'"sha256":"{digest}"'.encode(), 1))
 
@@ -110,6 +100,34 @@ def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not readable as a soba state file ({error})") from error
     return {name: array.copy() for name, array in arrays.items()}, meta
+
+
+def _lead(
+    path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> tuple[list[str], bytes]:
+    """The order of the arrays in a safetensors file, and all that comes before them.
+
+    safetensors' own writer puts the metadata in another order each time; here the same content
+    makes the same bytes.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    # Widest numbers first, as safetensors has it, so that every array is aligned.
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    for name in names:
+        array = arrays[name]
+        start, end = end, end + array.nbytes
+        kind = DTYPES.get(array.dtype.newbyteorder("<").str)
+        if kind is None:
+            raise TypeError(f"{path}: {name} is of {array.dtype}, which is not stored")
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return names, len(text).to_bytes(8, "little") + text
+
+
+def _little(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
 def _header_end(content: bytes) -> int:

@@ -25,6 +25,36 @@ def whurs19(request):
     return path
 
 
+@pytest.fixture(scope="session")
+def icon_folder(tmp_path_factory):
+    """Five class folders of four icons each; not to be written to."""
+    from soba.datasets.icons import icons
+
+    folder = tmp_path_factory.mktemp("shared") / "icons"
+    drawn = icons("source", per_class=4)
+    for index, key in enumerate(drawn.keys[:20]):
+        path = folder / drawn.class_names[drawn.labels[index]] / f"{key.replace('/', '-')}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        drawn.image(index).save(path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def icon_stream(tmp_path_factory):
+    """A flat folder of 48 icons of four classes, shuffled; not to be written to."""
+    import numpy as np
+
+    from soba.datasets.icons import icons
+
+    folder = tmp_path_factory.mktemp("shared") / "stream"
+    folder.mkdir()
+    drawn = icons("source", per_class=12)
+    for place, index in enumerate(np.random.default_rng(0).permutation(48)):
+        name = drawn.class_names[drawn.labels[index]]
+        drawn.image(int(index)).save(folder / f"{place:02d} {name}.png")
+    return folder
+
+
 def pytest_collection_modifyitems(config, items):
     if os.environ.get("SOBA_LONG") == "1":
         return

@@ -55,7 +55,7 @@ def write_page(path: Path, title: str, body: str) -> None:
         f"<body>\n{body}\n</body></html>\n"
     )
     with replacing(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+        temporary.write_text(content, encoding="utf-8", errors="replace")
 
 
 def thumbnail(image: Image.Image, size: int = 112, *, alt: str = "", kind: str = "") -> str:

@@ -35,7 +35,8 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, ImportError) as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        problem = " ".join(str(error).split())
+        err.print(f"[bold red]error:[/] {escape(problem)}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         err.print("interrupted")

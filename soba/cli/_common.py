@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +43,7 @@ Model = Annotated[
     ),
 ]
 Pretrained = Annotated[
-    str | None, typer.Option(help="open_clip tag (openai) or a file of weights.")
+    str | None, typer.Option(help="open_clip tag (openai), a file of weights, or `random`.")
 ]
 Templates = Annotated[
     str | None,
@@ -73,8 +74,20 @@ def method_names(methods: str) -> list[str]:
 
 def check_folder(path: Path | None) -> None:
     """Find out before the work, not after it, that a result cannot be written."""
-    if path is not None and not path.resolve().parent.is_dir():
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if not folder.is_dir():
         raise ValueError(f"{path}: the folder does not exist")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{path}: the folder cannot be written to")
+
+
+def shown(text: object) -> str:
+    """Any text as the console can print it: no markup, no half characters of odd file names."""
+    return escape(str(text).encode("utf-8", "replace").decode())
 
 
 def progress_bar() -> Progress:
@@ -111,7 +124,7 @@ def say_broken(broken: dict[str, str], most: int = 10) -> None:
     """Name the images that could not be read."""
     err.print(f"[yellow]{len(broken)} images could not be read and were left out:[/]")
     for key, why in list(broken.items())[:most]:
-        err.print(f"  {escape(key)}: {escape(why)}", soft_wrap=True, highlight=False)
+        err.print(f"  {shown(key)}: {shown(why)}", soft_wrap=True, highlight=False)
     if len(broken) > most:
         err.print(f"  ... and {len(broken) - most} more")
 
@@ -122,7 +135,7 @@ def write_json(path: Path | None, records: list[Record], summary: list[Record]) 
     content = json.dumps({"records": records, "summary": summary}, indent=2)
     with replacing(path) as temporary:
         temporary.write_text(content + "\n")
-    out.print(f"{len(records)} records in {path}", soft_wrap=True)
+    out.print(f"{len(records)} records in {shown(path)}", soft_wrap=True)
 
 
 def positive_number(text: str, option: str) -> int:

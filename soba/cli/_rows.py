@@ -33,7 +33,7 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def writer(suffix: str, path: Path, names: tuple[str, ...], images: ImageSet) -> Writer:
+def writer(suffix: str, path: Path, images: ImageSet) -> Writer:
     if suffix == ".html":
         return _Gallery(path, images)
     return _Csv(path) if suffix == ".csv" else _JsonLines(path)
@@ -43,7 +43,8 @@ class _Csv:
     """image, label, probability, zero-shot's answer beside it, then the other candidates."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", newline="", encoding="utf-8")
+        # Names that are no valid text keep their bytes.
+        self._file = path.open("w", newline="", encoding="utf-8", errors="surrogateescape")
         self._csv = csv.writer(self._file)
         self._begun = False
 
@@ -65,7 +66,8 @@ class _Csv:
 
 class _JsonLines:
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        # Names that are no valid text become JSON escapes.
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
 
     def add(self, row: Row) -> None:
         label, chance = row.top[0]

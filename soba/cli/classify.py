@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -27,15 +31,19 @@ from soba.cli._common import (
     Pretrained,
     Templates,
     Threads,
+    check_folder,
     err,
     open_encoder,
     out,
     say_broken,
+    shown,
     speed_bar,
 )
-from soba.cli._rows import FORMATS, Row, writer
+from soba.cli._rows import FORMATS, Row, Writer, writer
 from soba.datasets import ImageSet, load_images
+from soba.datasets.folder import from_folder
 from soba.encode.encoder import Encoder
+from soba.encode.load import TINY
 from soba.encode.pipeline import encode
 from soba.encode.prompts import classifier, read_class_names, templates
 
@@ -92,34 +100,28 @@ def classify_(
     names = _class_names(classes, classes_file)
     if output is not None and output.suffix not in FORMATS:
         raise ValueError(f"{output}: answers are written as {', '.join(FORMATS)}")
-    for path in (output, state):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise ValueError(f"{path}: the folder does not exist")
-    images = ContentSet.of(load_images(paths[0] if len(paths) == 1 else _expanded(paths)))
+    check_folder(output)
+    check_folder(state)
+    images = ContentSet.of(_listed(paths))
     encoder = open_encoder(model, pretrained, device, precision, threads)
-    prompts = templates(prompt or ("an icon of a {}." if encoder.name == "tiny" else "single"))
+    prompts = templates(prompt or ("icon" if encoder.name == TINY else "single"))
     if text_features is None:
         text = classifier(encoder.encode_texts, names, prompts)
     else:
         text = _given_text(text_features, len(names), encoder)
     note = {"class_names": list(names), "encoder": encoder.fingerprint, "templates": list(prompts)}
     adapter = _adapter(method, text, encoder, state, note, change_classes)
-    run = _Run(images, names, encoder, adapter, text, min(top, len(names)), state, note)
+    run = _Run(images, names, encoder, adapter, min(top, len(names)), state, note)
 
     started = time.perf_counter()
     if output is None:
-        rows = run.collect(batch)
-        _show(rows, names)
+        run.write(_Screen(), batch)
     else:
         with replacing(output) as temporary:
-            write = writer(output.suffix, temporary, names, images)
-            for row in run.answers(batch):
-                write.add(row)
-            write.close()
+            run.write(writer(output.suffix, temporary, images), batch)
     seconds = time.perf_counter() - started
     run.save()
-    if run.broken:
-        say_broken({images.keys[i]: why for i, why in run.broken.items()})
+    run.say_broken()
     done = run.done
     changed = (
         f", {run.changed} answered otherwise than by zero-shot" if method != "zero-shot" else ""
@@ -130,11 +132,9 @@ def classify_(
     )
     for path, what in ((output, "answers"), (state, "state")):
         if path is not None:
-            out.print(f"{what} in {path}", soft_wrap=True)
+            out.print(f"{what} in {shown(path)}", soft_wrap=True)
     if run.interrupted:
         raise typer.Exit(130)
-    if not done:
-        raise ValueError("none of the images could be read")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class ContentSet(ImageSet):
 
     @classmethod
     def of(cls, images: ImageSet) -> ContentSet:
-        return cls(images.name, images.class_names, images.keys, images.labels, root=images.root)
+        return cls(images.name, images.class_names, images.keys, root=images.root)
 
     def image(self, index: int) -> Image.Image:
         content = self.path(index).read_bytes()
@@ -164,7 +164,6 @@ class _Run:
     names: tuple[str, ...]
     encoder: Encoder
     adapter: Adapter
-    text: np.ndarray
     top: int
     state: Path | None
     note: dict[str, Any]
@@ -173,42 +172,43 @@ class _Run:
     interrupted: bool = False
     broken: dict[int, str] = field(default_factory=dict)
 
-    def collect(self, batch: int) -> list[Row]:
-        return list(self.answers(batch))
-
-    def answers(self, batch: int) -> Any:
-        """The rows of all images, in order; an interrupt ends the stream and keeps what is done."""
-        scaled = self.text.T * np.float32(self.encoder.logit_scale)
+    def write(self, answers: Writer, batch: int) -> None:
+        """Hand all answers over; an interrupt ends the stream and keeps what is done."""
         saved = time.monotonic()
-        with speed_bar() as progress:
+        with closing(answers), speed_bar() as progress, _interrupts() as asked_to_stop:
             task = progress.add_task("images", total=len(self.images))
-            try:
-                for part in encode(self.encoder, self.images, batch=batch):
-                    self.broken.update(part.broken)
-                    yield from self._rows(part.indices, part.features, scaled)
-                    progress.update(task, completed=part.stop)
-                    if self.state is not None and time.monotonic() - saved > _SAVE_EVERY:
-                        self.save()
-                        saved = time.monotonic()
-            except KeyboardInterrupt:
-                self.interrupted = True
-                err.print("interrupted: what is done is kept")
+            for part in encode(self.encoder, self.images, batch=batch):
+                self.broken.update(part.broken)
+                for row in self._rows(part.indices, part.features):
+                    answers.add(row)
+                progress.update(task, completed=part.stop)
+                if time.monotonic() - saved > _SAVE_EVERY:
+                    self.save()
+                    saved = time.monotonic()
+                if asked_to_stop.is_set():
+                    self.interrupted = True
+                    err.print("interrupted: what is done is kept")
+                    break
+            if not self.done:
+                self.say_broken()
+                raise ValueError("none of the images could be read")
 
-    def _rows(self, indices: np.ndarray, features: np.ndarray, scaled: np.ndarray) -> Any:
+    def _rows(self, indices: np.ndarray, features: np.ndarray) -> Iterator[Row]:
         if not len(indices):
             return
-        plain = softmax(features @ scaled)
+        adapter = self.adapter
+        plain = softmax(features @ adapter.text_features.T * np.float32(adapter.scale))
         ids = np.array([self.images.ids[int(i)] for i in indices], np.int64)
         # The same picture may come twice in one batch, under two names.
         _, first, again = np.unique(ids, return_index=True, return_inverse=True)
         order = np.sort(first)
         position = np.searchsorted(order, first)[again]
-        shares = self._probabilities(features[order], ids[order])[position]
+        shares = softmax(adapter.adapt(features[order], ids=ids[order]))[position]
         best = np.argsort(-shares, axis=1, kind="stable")[:, : self.top]
         for row, index in enumerate(indices):
             guess = int(plain[row].argmax())
             self.done += 1
-            self.changed += guess != best[row, 0]
+            self.changed += int(guess != best[row, 0])
             yield Row(
                 int(index),
                 self.images.keys[index],
@@ -217,13 +217,29 @@ class _Run:
                 float(plain[row, guess]),
             )
 
-    def _probabilities(self, features: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        logits = self.adapter.adapt(features, ids=ids)
-        return softmax(logits)
-
     def save(self) -> None:
         if self.state is not None:
             self.adapter.save(self.state, note=self.note)
+
+    def say_broken(self) -> None:
+        if self.broken:
+            say_broken({self.images.keys[i]: why for i, why in self.broken.items()})
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, so that no batch is half learned; a second one ends at once."""
+    asked = threading.Event()
+
+    def ask(*_: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:
@@ -234,19 +250,25 @@ def _class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:
     names = tuple(name.strip() for name in (classes or "").split(",") if name.strip())
     if not names:
         raise ValueError("--classes names no class")
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ValueError(f"--classes names a class twice: {', '.join(twice)}")
     return names
 
 
-def _expanded(paths: list[str]) -> list[str]:
-    """Several arguments: the images of the folders among them, and the files as they are."""
+def _listed(paths: list[str]) -> ImageSet:
+    """The images of all arguments in their order, by paths as one would type them here."""
     files: list[str] = []
     for path in paths:
         if Path(path).is_dir():
+            found = from_folder(path, labelled=False)
+        elif Path(path).suffix.lower() == ".csv":
             found = load_images(path)
-            files += [str(found.path(i)) for i in range(len(found))]
         else:
             files.append(path)
-    return files
+            continue
+        files += [str(found.path(i)) for i in range(len(found))]
+    return load_images(files)
 
 
 def _given_text(file: Path, classes: int, encoder: Encoder) -> np.ndarray:
@@ -254,13 +276,13 @@ def _given_text(file: Path, classes: int, encoder: Encoder) -> np.ndarray:
         text = np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"{file}: not a .npy file ({error})") from error
-    if not isinstance(text, np.ndarray) or text.shape != (classes, encoder.width):
-        found = getattr(text, "shape", "an archive")
+    if not isinstance(text, np.ndarray) or text.dtype.kind != "f":
+        raise ValueError(f"{file}: not an array of floating-point numbers")
+    if text.shape != (classes, encoder.width):
         raise ValueError(
-            f"{file}: expected {classes} classes x {encoder.width} dimensions, not {found}"
+            f"{file}: expected {classes} classes x {encoder.width} dimensions, not {text.shape}"
         )
-    lengths = np.linalg.norm(text, axis=1, keepdims=True)
-    return np.asarray(text / lengths, np.float32)
+    return text
 
 
 def _adapter(
@@ -283,7 +305,11 @@ def _adapter(
             f"{state}: learned with encoder {known['encoder']}, not {note['encoder']}: "
             "features of different encoders do not mix"
         )
-    if np.array_equal(adapter.text_features, text):
+    fresh = soba.adapter(method, text, scale=encoder.logit_scale)
+    # Another machine rounds its text features otherwise; other words are further away than that.
+    if fresh.text_features.shape == adapter.text_features.shape and np.allclose(
+        fresh.text_features, adapter.text_features, rtol=0.0, atol=1e-4
+    ):
         return adapter
     if change_classes:
         return adapter.with_text(text)
@@ -302,20 +328,38 @@ def _some(names: list[str] | None) -> str:
     return shown if len(names) <= 5 else f"{shown}, ... ({len(names)})"
 
 
-def _show(rows: list[Row], names: tuple[str, ...], most: int = 20) -> None:
-    """The first answers, and how many of each."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("image", "answer", "", "zero-shot", ""):
-        table.add_column(column, justify="right" if not column else "left", overflow="fold")
-    for row in rows[:most]:
+class _Screen:
+    """The first answers as a table, and how many of each there are."""
+
+    def __init__(self, most: int = 20) -> None:
+        self._most = most
+        self._counts: Counter[str] = Counter()
+        self._table = Table(box=None, pad_edge=False)
+        for column in ("image", "answer", "", "zero-shot", ""):
+            justify: Literal["left", "right"] = "left" if column else "right"
+            self._table.add_column(column, justify=justify, overflow="fold")
+
+    def add(self, row: Row) -> None:
         label, chance = row.top[0]
-        other = row.zero_shot if row.zero_shot != label else f"[dim]{row.zero_shot}[/]"
-        table.add_row(
-            row.image, f"[bold]{label}[/]", f"{chance:.0%}", other, f"{row.zero_shot_chance:.0%}"
+        self._counts[label] += 1
+        if self._table.row_count == self._most:
+            return
+        plain = shown(row.zero_shot)
+        self._table.add_row(
+            shown(row.image),
+            f"[bold]{shown(label)}[/]",
+            f"{chance:.0%}",
+            plain if row.zero_shot != label else f"[dim]{plain}[/]",
+            f"{row.zero_shot_chance:.0%}",
         )
-    out.print(table)
-    if len(rows) > most:
-        counts = Counter(row.top[0][0] for row in rows)
-        shown = ", ".join(f"{label} {count}" for label, count in counts.most_common(12))
-        rest = "" if len(counts) <= 12 else f", and {len(counts) - 12} classes more"
-        out.print(f"... and {len(rows) - most} more. {shown}{rest}", highlight=False)
+
+    def close(self) -> None:
+        if not self._counts:
+            return
+        out.print(self._table)
+        more = self._counts.total() - self._table.row_count
+        if more:
+            common = self._counts.most_common(12)
+            counts = ", ".join(f"{shown(label)} {count}" for label, count in common)
+            rest = "" if len(self._counts) <= 12 else f", and {len(self._counts) - 12} classes more"
+            out.print(f"... and {more} more. {counts}{rest}", highlight=False)

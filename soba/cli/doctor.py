@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 import soba
-from soba.cli._common import out
+from soba.cli._common import out, shown
 from soba.datasets import GROUPS, check
 from soba.encode.onnx import OnnxEncoder
 
@@ -38,11 +39,12 @@ def doctor_(
     for extra, names in _PARTS.items():
         found = [f"{name} {_version(name) or '[red]missing[/]'}" for name in names]
         lacks = any(_version(name) is None for name in names)
-        hint = f"  [dim]pip install 'soba-tta[{extra}]'[/]" if lacks and extra != "core" else ""
-        table.add_row(f"[bold]{extra}[/]", ", ".join(found) + hint.replace("[cli", "\\[cli"))
+        install = f"pip install 'soba-tta[{extra}]'"
+        hint = f"  [dim]{escape(install)}[/]" if lacks and extra != "core" else ""
+        table.add_row(f"[bold]{extra}[/]", ", ".join(found) + hint)
     table.add_row("[bold]device[/]", _device())
     table.add_row("[bold]tiny CLIP[/]", _tiny())
-    table.add_row("[bold]open_clip weights[/]", _weights())
+    table.add_row("[bold]open_clip weights[/]", escape(_weights()))
     out.print(table)
     if data is None:
         return
@@ -56,7 +58,7 @@ def doctor_(
             failed += bool(problems)
             out.print(f"  {name}: " + ("[green]as it should be[/]" if not problems else ""))
             for problem in problems:
-                out.print(f"    [yellow]{problem}[/]", highlight=False, soft_wrap=True)
+                out.print(f"    [yellow]{shown(problem)}[/]", highlight=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
@@ -73,8 +75,10 @@ def _device() -> str:
     cores = f"CPU, {allowed} cores"
     if importlib.util.find_spec("torch") is None:
         return cores
-    import torch
-
+    try:
+        import torch
+    except Exception as error:  # what is broken is what the doctor is asked about
+        return f"{cores}; [red]torch cannot be imported: {escape(str(error))}[/]"
     if torch.cuda.is_available():
         return f"CUDA, {torch.cuda.get_device_name()}; {cores}"
     return f"MPS; {cores}" if torch.backends.mps.is_available() else cores
@@ -84,7 +88,7 @@ def _tiny() -> str:
     try:
         encoder = OnnxEncoder.tiny()
     except (OSError, ValueError, ImportError) as error:
-        return f"[red]{error}[/]"
+        return f"[red]{escape(str(error))}[/]"
     return (
         f"{encoder.width} dimensions, logit scale {encoder.logit_scale:.1f}, {encoder.fingerprint}"
     )

@@ -15,14 +15,18 @@ from soba.cli._common import (
     Pretrained,
     Templates,
     Threads,
+    check_folder,
     open_encoder,
     out,
     say_broken,
+    shown,
     speed_bar,
 )
 from soba.datasets import NAMES, ImageSet, load, load_images
 from soba.datasets.icons import DOMAINS, icons
+from soba.encode.encoder import Encoder
 from soba.encode.extract import Extraction
+from soba.encode.load import TINY
 from soba.encode.prompts import read_class_names, templates
 from soba.encode.views import Views
 
@@ -70,13 +74,14 @@ def embed_(
     features are stored in half precision with the text classifier, labels where known, and the
     encoder's fingerprint, so that files of different encoders are never mixed.
     """
+    check_folder(output)
     images = open_images(source, data, split, classes_file, per_class, seed)
     encoder = open_encoder(model, pretrained, device, precision, threads)
     made = Extraction(
         encoder,
         images,
         images.class_names,
-        templates(prompt) if prompt else images.templates,
+        _templates(prompt, images, encoder),
         labels=images.labels,
         batch=batch,
         views=Views(views, augmix, encoder.preprocess, seed) if views > 1 else None,
@@ -92,10 +97,17 @@ def embed_(
     shape = " x ".join(map(str, features.image_features.shape))
     labelled = "" if features.labels is None else ", labelled"
     out.print(
-        f"{shape} features{labelled}, {features.classes} classes, in {output}",
+        f"{shape} features{labelled}, {features.classes} classes, in {shown(output)}",
         soft_wrap=True,
         highlight=False,
     )
+
+
+def _templates(prompt: str | None, images: ImageSet, encoder: Encoder) -> tuple[str, ...]:
+    """What is asked for; else what the tiny CLIP was taught, or what the data set is known by."""
+    if prompt is None and encoder.name != TINY:
+        return images.templates
+    return templates(prompt or "icon")
 
 
 def open_images(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -97,7 +97,11 @@ class IconSet(ImageSet):
     look: str = "plain"
     seed: int = 0
     size: int = 96
-    recipe: str = field(default=f"qtawesome {QTAWESOME}", repr=False)
+
+    @property
+    def recipe(self) -> str:
+        """What decides the pixels besides the keys: extraction goes on with the same one only."""
+        return f"qtawesome {QTAWESOME}, {self.look}, {self.size} pixels, seed {self.seed}"
 
     def image(self, index: int) -> Image.Image:
         """The icon as a `size` x `size` RGB image, the same bits every time."""

@@ -3,6 +3,7 @@
 Rows go to FILE.partial as they are made, float16 and flushed batch by batch; FILE.partial.json
 says what job they belong to. A second run cuts the last unfinished batch off and goes on, and ends
 in the same bytes as an undisturbed one. Memory holds a few batches, whatever the size of the set.
+Images are known by their keys: one that is replaced under its name is not noticed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from soba._files import replacing
 from soba.encode.encoder import Encoder
 from soba.encode.pipeline import Images, batch_images, encode
 from soba.encode.prompts import classifier
-from soba.encode.store import FeatureSet
+from soba.encode.store import FeatureSet, read_note
 from soba.encode.views import Views
 
-_ROWS = 4096  # moved at a time when rows of broken images are taken out
+_BLOCK = 1 << 20  # bytes moved at a time when rows of broken images are taken out
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Extraction:
         rows = self._rows(target, step)
         kept = np.array([i for i in range(len(self.images.keys)) if i not in self.broken])
         if not len(kept):
+            _clean(target)  # nothing in it is worth going on with
             first = next(iter(self.broken.values()))
             raise ValueError(f"none of the {len(rows)} images could be read; the first: {first}")
         compacted = _without(target, rows, kept)
@@ -98,23 +100,22 @@ class Extraction:
             keys=tuple(self.images.keys[i] for i in kept),
             view_policy=None if self.views is None else json.dumps(self.views.policy()),
         )
-        made.save(target)
-        for leftover in (_partial(target), _journal(target), _compacted(target)):
-            leftover.unlink(missing_ok=True)
+        made.save(target, note=self._progress())
+        _clean(target)
         return FeatureSet.load(target)
 
     @property
     def fingerprint(self) -> str:
         """Of encoder and templates: features with different ones do not mix."""
-        digest = hashlib.sha256(json.dumps(list(self.templates)).encode()).hexdigest()
-        return f"{self.encoder.fingerprint}-{digest[:8]}"
+        return f"{self.encoder.fingerprint}-{_digest(self.templates)[:8]}"
 
     def _job(self) -> dict[str, Any]:
         """What must be equal for a begun file to be continued."""
         return {
             "encoder": self.fingerprint,
             "images": len(self.images.keys),
-            "keys": hashlib.sha256("\n".join(self.images.keys).encode()).hexdigest(),
+            "keys": _digest(self.images.keys),
+            "labels": None if self.labels is None else _digest(np.asarray(self.labels).tolist()),
             "recipe": getattr(self.images, "recipe", None),
             "batch": self.batch,
             "views": None if self.views is None else self.views.policy(),
@@ -122,31 +123,32 @@ class Extraction:
 
     def _already(self, target: Path) -> FeatureSet:
         """A finished file, if it is what was asked for: running twice does no harm."""
-        found = FeatureSet.load(target)
-        broken = set(self.images.keys) - set(found.keys or ())
-        policy = None if self.views is None else json.dumps(self.views.policy())
-        same = (found.fingerprint, found.view_policy) == (self.fingerprint, policy)
-        names = found.class_names == tuple(self.class_names)
-        if same and names and set(found.keys or ()) <= set(self.images.keys):
-            index = {key: i for i, key in enumerate(self.images.keys)}
-            self.broken.update({index[key]: "could not be read" for key in broken})
-            return found
-        raise ValueError(f"{target}: exists, and holds other features; remove it or name another")
+        found, note = FeatureSet.load(target), read_note(target)
+        job = note.get("job")
+        # The batch size decides the last bits only: no reason to make a finished file anew.
+        same = isinstance(job, dict) and job | {"batch": self.batch} == self._job()
+        if not same or found.class_names != tuple(self.class_names):
+            raise ValueError(
+                f"{target}: exists, and holds other features; remove it or name another"
+            )
+        self.broken.update(_broken(note))
+        _clean(target)  # a run that was killed at its very end leaves its parts behind
+        return found
 
     def _rows(self, target: Path, step: Callable[[int, int], None]) -> np.ndarray:
         """All rows, of broken images too, as a memory map of the partial file."""
         partial, journal, job = _partial(target), _journal(target), self._job()
         if partial.exists() and journal.exists():
-            saved = _read(journal)
-            if saved.get("job") != job:
+            saved_job, broken = _read(journal)
+            if saved_job != job:
                 raise ValueError(
-                    f"{partial}: begun with another encoder, image list, batch size or views; "
-                    "finish that run first, or remove the file to start over"
+                    f"{partial}: begun with another encoder, image list, labels, batch size or "
+                    "views; finish that run first, or remove the file to start over"
                 )
-            self.broken.update({int(i): why for i, why in saved["broken"].items()})
         else:
+            broken = {}
             partial.unlink(missing_ok=True)
-            self._write(journal, job)
+            self._write(journal)
         views = () if self.views is None else (self.views.count,)
         shape = (len(self.images.keys), *views, self.encoder.width)
         row = 2 * int(np.prod(shape[1:]))  # bytes
@@ -155,7 +157,10 @@ class Extraction:
             done = file.tell() // (row * images) * images
             if file.tell() == row * shape[0]:
                 done = shape[0]
+            if done > shape[0]:
+                raise ValueError(f"{partial}: longer than it can be; remove it to start over")
             file.truncate(done * row)
+            self.broken.update({i: why for i, why in broken.items() if i < done})
             step(done, shape[0])
             if done < shape[0]:
                 for part in encode(
@@ -163,7 +168,7 @@ class Extraction:
                 ):
                     if part.broken:  # known before their rows are counted as done
                         self.broken.update(part.broken)
-                        self._write(journal, job)
+                        self._write(journal)
                     block = np.full((part.stop - part.start, *shape[1:]), np.nan, np.float16)
                     block[part.indices - part.start] = part.features
                     file.write(block.astype("<f2").tobytes())
@@ -172,29 +177,45 @@ class Extraction:
                     step(part.stop, shape[0])
         return np.memmap(partial, "<f2", "r", shape=shape)
 
-    def _write(self, journal: Path, job: dict[str, Any]) -> None:
-        content = {"job": job, "broken": {str(i): why for i, why in self.broken.items()}}
+    def _progress(self) -> dict[str, Any]:
+        return {"job": self._job(), "broken": {str(i): why for i, why in self.broken.items()}}
+
+    def _write(self, journal: Path) -> None:
         with replacing(journal) as temporary:
-            temporary.write_text(json.dumps(content))
+            temporary.write_text(json.dumps(self._progress()))
+
+
+def _digest(values: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
 
 
 def _without(target: Path, rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """The kept rows, still on disk."""
     if len(kept) == len(rows):
         return rows
+    count = max(1, _BLOCK // rows[0].nbytes)
     with _compacted(target).open("wb") as file:
-        for start in range(0, len(kept), _ROWS):
-            file.write(np.asarray(rows[kept[start : start + _ROWS]]).tobytes())
+        for start in range(0, len(kept), count):
+            file.write(np.asarray(rows[kept[start : start + count]]).tobytes())
     return np.memmap(_compacted(target), "<f2", "r", shape=(len(kept), *rows.shape[1:]))
 
 
-def _read(journal: Path) -> dict[str, Any]:
+def _read(journal: Path) -> tuple[dict[str, Any], dict[int, str]]:
+    """The job, and the broken images so far."""
     try:
-        content: dict[str, Any] = json.loads(journal.read_text())
-        content["broken"].items()
+        content = json.loads(journal.read_text())
+        return content["job"], _broken(content)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{journal}: damaged; remove it to start over ({error})") from error
-    return content
+
+
+def _broken(content: dict[str, Any]) -> dict[int, str]:
+    return {int(index): str(why) for index, why in content["broken"].items()}
+
+
+def _clean(target: Path) -> None:
+    for leftover in (_partial(target), _journal(target), _compacted(target)):
+        leftover.unlink(missing_ok=True)
 
 
 def _partial(target: Path) -> Path:

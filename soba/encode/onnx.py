@@ -90,9 +90,10 @@ class OnnxEncoder(Encoder):
             raise ValueError(f"logit_scale must be positive, not {logit_scale}")
         self.logit_scale = float(logit_scale)
         self.name = name or self._image.path.stem
-        digest = hashlib.sha256(self._image.path.read_bytes())
-        if self._text is not None:
-            digest.update(self._text.path.read_bytes())
+        digest = hashlib.sha256()
+        for tower in (self._image, self._text):
+            for file in () if tower is None else tower.files:
+                digest.update(file.read_bytes())
         settings = self.preprocess.as_dict() | {"logit_scale": self.logit_scale}
         digest.update(json.dumps(settings, sort_keys=True).encode())
         self.fingerprint = f"{self.name}-{digest.hexdigest()[:16]}"
@@ -128,6 +129,8 @@ class OnnxEncoder(Encoder):
         return self._image.run(pixels)
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        if isinstance(texts, str):
+            raise TypeError("texts must be a list of sentences, not one string")
         if self._text is None or self._tokenizer is None:
             raise ValueError(
                 f"{self._image.path}: has no text tower beside it (text.onnx); "
@@ -173,6 +176,12 @@ class _Tower:
         self._input, self._dtype = inputs[0].name, kinds[inputs[0].type]
         self._output, self.width = flat[0].name, int(flat[0].shape[1])
 
+    @property
+    def files(self) -> list[Path]:
+        """The model, and the file of its weights where they are kept apart."""
+        apart = (self.path.with_name(self.path.name + end) for end in (".data", "_data"))
+        return [self.path, *(file for file in apart if file.is_file())]
+
     def run(self, rows: np.ndarray) -> np.ndarray:
         fixed = self.shape[0]  # a model exported for one batch size is fed full batches
         result = np.empty((len(rows), self.width), np.float32)
@@ -183,7 +192,8 @@ class _Tower:
             if fixed is not None and count < fixed:
                 part = np.concatenate([part, np.repeat(part[-1:], fixed - count, axis=0)])
             result[start : start + count] = self._run(part)[:count]
-        result /= np.linalg.norm(result, axis=1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):  # no direction: NaN, for all to see
+            result /= np.linalg.norm(result, axis=1, keepdims=True)
         return result
 
     def _run(self, part: np.ndarray) -> np.ndarray:
@@ -218,6 +228,8 @@ def _settings(config: Path) -> dict[str, Any]:
         scale = float(own.get("logit_scale", 100.0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{config}: not a model description ({error!r})") from error
+    if (mode := shown.get("resize_mode") or "shortest") != "shortest":
+        raise ValueError(f"{config}: resize mode {mode!r} is not supported for ONNX models")
     if tokenizer not in ("bytes", "clip"):
         raise ValueError(f"{config}: tokenizer must be bytes or clip, not {tokenizer!r}")
     made = ByteTokenizer(length) if tokenizer == "bytes" else _ClipTokenizer(length)

@@ -65,8 +65,7 @@ def encode(
             if views is not None:
                 return views(image, images.keys[index])
             return encoder.preprocess(image)[None]
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            # Pillow raises SyntaxError for some broken PNGs.
+        except Exception as error:  # Pillow's decoders raise nearly every kind there is
             return str(error) or type(error).__name__
 
     total = len(images.keys)
@@ -109,6 +108,12 @@ def _encoded(
         features = encoder.encode_pixels(np.concatenate(list(fine.values())))
     else:
         features = np.empty((0, encoder.width), np.float32)
-    if with_views:
-        features = features.reshape(len(fine), count, encoder.width)
-    return Encoded(span.start, span.stop, np.array(list(fine), np.int64), features, broken)
+    indices = np.array(list(fine), np.int64)
+    features = features.reshape(len(fine), count, encoder.width)
+    lengths = np.linalg.norm(features, axis=2)
+    sound = (np.isfinite(lengths) & (lengths > 0)).all(axis=1)
+    broken |= {int(i): "the encoder gave it no direction" for i in indices[~sound]}
+    indices, features = indices[sound], features[sound]
+    if not with_views:
+        features = features[:, 0]
+    return Encoded(span.start, span.stop, indices, features, dict(sorted(broken.items())))

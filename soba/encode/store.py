@@ -181,8 +181,11 @@ class FeatureSet:
             raise ValueError(f"{file}: logit_scale is not a number ({error})") from error
         return cls(**values | {"source": file})
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .safetensors file: whole, or not at all."""
+    def save(self, path: str | os.PathLike[str], *, note: dict[str, Any] | None = None) -> None:
+        """Write a .safetensors file: whole, or not at all.
+
+        `note` is what the file should say besides, in plain values; :func:`read_note` reads it.
+        """
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"{path}: feature sets are saved as .safetensors")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
@@ -195,7 +198,8 @@ class FeatureSet:
             "keys": self.keys,
             "view_policy": self.view_policy,
         }
-        save_arrays(path, arrays, {"soba": json.dumps(meta)})
+        texts = {"soba": json.dumps(meta)}
+        save_arrays(path, arrays, texts if note is None else texts | {"note": json.dumps(note)})
 
     # Checks -----------------------------------------------------------------------------------
 
@@ -283,6 +287,16 @@ class FeatureSet:
 
     def _say(self, problem: str) -> str:
         return f"{self.source}: {problem}" if self.source else problem
+
+
+def read_note(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was noted when a feature set was saved; empty if nothing was."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            note = json.loads((file.metadata() or {}).get("note", "{}"))
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise ValueError(f"{path}: not a readable safetensors feature file ({error})") from error
+    return note if isinstance(note, dict) else {}
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
