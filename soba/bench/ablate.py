@@ -55,11 +55,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Ablation:
-    """What varies, and how it is drawn: joined points where the settings have an order."""
+    """What varies, and whether its settings have an order: then their points are joined."""
 
     varies: str
     settings: tuple[Setting, ...]
-    ordered: bool
+    paper: str  # label of the setting that the paper chose
+    ordered: bool = False
 
 
 ZERO_SHOT = Setting("zero-shot", "zero-shot", "zero-shot")
@@ -106,11 +107,11 @@ def _readings() -> list[Setting]:
 
 
 ABLATIONS = {
-    "capacity": Ablation("samples kept per class", (*_capacities(), ZERO_SHOT), True),
-    "alpha": Ablation("alpha", (*_alphas(), ZERO_SHOT), True),
-    "classifier": Ablation("classifier", (ZERO_SHOT, *_classifiers()), False),
-    "refresh": Ablation("refresh of the statistics", (ZERO_SHOT, *_refreshes()), False),
-    "reading": Ablation("reading of the formula", (ZERO_SHOT, *_readings()), False),
+    "capacity": Ablation("samples kept per class", (*_capacities(), ZERO_SHOT), "16", True),
+    "alpha": Ablation("alpha", (*_alphas(), ZERO_SHOT), "15", True),
+    "classifier": Ablation("classifier", (ZERO_SHOT, *_classifiers()), "linear, to mu_hat"),
+    "refresh": Ablation("refresh of the statistics", (ZERO_SHOT, *_refreshes()), "tenths"),
+    "reading": Ablation("reading of the formula", (ZERO_SHOT, *_readings()), "literal"),
 }
 
 
@@ -253,7 +254,7 @@ _COLOURS = {"soba": "#2463ab", "ncm": "#b08bd0"}
 
 def _draw(axes: Any, name: str, file: str, points: Sequence[Point]) -> None:
     floor = next((point.mean for point in points if point.line == "zero-shot"), None)
-    (_lines if ABLATIONS[name].ordered else _bars)(axes, name, points, floor)
+    (_lines if ABLATIONS[name].ordered else _dots)(axes, name, points, floor)
     axes.set_title(file, fontsize=10)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -277,28 +278,41 @@ def _lines(axes: Any, name: str, points: Sequence[Point], floor: float | None) -
         )
     if floor is not None:
         axes.axhline(floor, color="#667085", linestyle="--", linewidth=1, label="zero-shot")
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set(xlabel=ABLATIONS[name].varies, ylabel="top-1 %")
+    chosen = ABLATIONS[name].paper
+    axes.set_xticks(range(len(labels)), [f"{x}*" if x == chosen else x for x in labels])
+    axes.set(xlabel=f"{ABLATIONS[name].varies}     * the paper's", ylabel="top-1 %")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
 
 
-def _bars(axes: Any, name: str, points: Sequence[Point], floor: float | None) -> None:
+def _dots(axes: Any, name: str, points: Sequence[Point], floor: float | None) -> None:
+    """Dots, not bars: a scale that shows the differences does not start at zero."""
     places = np.arange(len(points))[::-1]
     means, stds = np.array([p.mean for p in points]), np.array([p.std for p in points])
-    colours = ["#8a94a3" if p.line == "zero-shot" else "#2463ab" for p in points]
-    axes.barh(places, means, 0.68, xerr=stds, color=colours, error_kw={"elinewidth": 0.8})
-    # A bar that starts far below the others would hide how these differ.
-    low = float(np.median(means)) - 4 * max(1.0, float(np.ptp(np.sort(means)[len(means) // 3 :])))
-    low = max(0.0, min(low, float(np.median(means)) - 8.0))
     high = float((means + stds).max())
-    axes.set_xlim(low, high + 0.16 * (high - low))
-    for place, mean, std in zip(places, means, stds, strict=True):
-        shown = f"{mean:.2f}" if mean >= low else f"{mean:.2f}, off the scale"
+    # What collapses is written at the edge: on one scale with it, the others would look alike.
+    low = max(float((means - stds).min()), float(np.median(means)) - 25.0)
+    margin = 0.05 * max(high - low, 1.0)
+    for place, point in zip(places, points, strict=True):
+        colour = "#667085" if point.line == "zero-shot" else "#2463ab"
+        inside = point.mean >= low - margin
+        if inside:
+            axes.errorbar(
+                point.mean, place, xerr=point.std, fmt="o", markersize=5, capsize=2, color=colour
+            )
         axes.text(
-            max(mean + std, low) + 0.012 * (high - low), place, shown, va="center", fontsize=8
+            point.mean + point.std + margin / 2 if inside else low,
+            place,
+            f"{point.mean:.2f}" if inside else f"\u2190 {point.mean:.2f}",
+            va="center",
+            fontsize=8,
         )
+    axes.set_xlim(low - margin, high + 4 * margin)
+    axes.set_ylim(-0.6, len(points) - 0.4)
     if floor is not None:
         axes.axvline(floor, color="#667085", linestyle="--", linewidth=1)
-    axes.set_yticks(places, [p.setting for p in points], fontsize=9)
-    axes.set_xlabel("top-1 %")
+    chosen = ABLATIONS[name].paper
+    labels = [f"{p.setting}*" if p.setting == chosen else p.setting for p in points]
+    axes.set_yticks(places, labels, fontsize=9)
+    axes.set_xlabel("top-1 %     * the paper's")
+    axes.grid(alpha=0.25)

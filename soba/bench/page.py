@@ -30,7 +30,8 @@ th, td { border-bottom: 1px solid var(--line); padding: .35rem .7rem; text-align
 th:first-child, td:first-child { text-align: left; }
 .pinned th:first-child, .pinned td:first-child { background: #fff; left: 0; position: sticky; }
 tr.quoted td, tr.difference td { color: var(--soft); font-size: .9em; padding-block: .1rem; }
-td.words { min-width: 16rem; text-align: left; white-space: normal; }
+th.words, td.words { min-width: 13rem; text-align: left; vertical-align: top;
+                     white-space: normal; }
 .panels { display: grid; gap: 1rem;
           grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
 .panels img { display: block; width: 100%; }
@@ -104,20 +105,18 @@ def table(
     `kinds` are the rows' CSS classes; with them the first column stays in sight. The columns
     numbered in `words` hold text that may wrap.
     """
-    head = "".join(f"<th>{cell}</th>" for cell in headings)
+    style = {column: ' class="words"' for column in words}
+    head = "".join(f"<th{style.get(k, '')}>{cell}</th>" for k, cell in enumerate(headings))
     lines = []
     for number, row in enumerate(rows):
         last = total and number == len(rows) - 1
         kind = "total" if last else kinds[number] if kinds else ""
-        cells = "".join(
-            f'<td class="words">{cell}</td>' if column in words else f"<td>{cell}</td>"
-            for column, cell in enumerate(row)
-        )
+        cells = "".join(f"<td{style.get(k, '')}>{cell}</td>" for k, cell in enumerate(row))
         lines.append(f'<tr class="{kind}">{cells}</tr>')
     note = f"<caption>{caption}</caption>" if caption else ""
-    style = ' class="pinned"' if kinds is not None else ""
+    pinned = ' class="pinned"' if kinds is not None else ""
     return (
-        f'<div class="wide"><table{style}>{note}<thead><tr>{head}</tr></thead>'
+        f'<div class="wide"><table{pinned}>{note}<thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 

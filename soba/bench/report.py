@@ -193,7 +193,7 @@ def _cost(made: list[Table]) -> str:
     return (
         "<h2>Cost</h2><p class='soft'>Seconds per 1,000 images, encoding and adapting apart, on "
         "the machine that made the records.</p>"
-        "<details><summary>Table</summary>"
+        f"<details{' open' if len(rows) <= 40 else ''}><summary>{len(made)} tables</summary>"
         f"{page.table(headings, rows, kinds=kinds)}</details>"
     )
 

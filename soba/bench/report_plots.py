@@ -30,9 +30,9 @@ def radar(table: Table) -> Any:
     reach = (values - low) / np.maximum(high - low, 1e-9)
     reach = 0.25 + 0.75 * reach  # the worst one is a polygon too, not a dot
     angles = np.linspace(0, 2 * np.pi, len(table.datasets), endpoint=False)
-    figure, axes = plt.subplots(
-        figsize=SIZE, subplot_kw={"projection": "polar"}, layout="constrained"
-    )
+    # Placed by hand: the names around the circle need room that no layout engine leaves them.
+    figure = plt.figure(figsize=(SIZE[0], 1.2 * SIZE[1]))
+    axes = figure.add_axes((0.24, 0.24, 0.52, 0.6), projection="polar")
     axes.set_theta_offset(np.pi / 2)
     axes.set_theta_direction(-1)
     for row, radii in zip(rows, reach, strict=True):
@@ -57,7 +57,8 @@ def radar(table: Table) -> Any:
         )
     axes.spines["polar"].set_visible(False)
     axes.grid(alpha=0.35)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", **_LEGEND)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=_columns(labels), **_LEGEND)
     return figure
 
 
@@ -131,7 +132,12 @@ def _panel(title: str) -> tuple[Any, Any]:
 
 def _legend(figure: Any, axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, **_LEGEND)
+    figure.legend(handles, labels, loc="outside lower center", ncols=_columns(labels), **_LEGEND)
+
+
+def _columns(labels: list[str]) -> int:
+    """As many columns as the longest label leaves room for."""
+    return max(1, min(4, 64 // (max(map(len, labels), default=0) + 5)))
 
 
 def _lines(members: Members, field: str) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
@@ -172,4 +178,5 @@ def _colours(members: Members) -> dict[str, str]:
 
 
 def _short(name: str) -> str:
-    return name.replace("imagenet", "IN", 1) if name.startswith("imagenet-") else name
+    short = name.replace("imagenet-", "IN-", 1).removeprefix("icons-")
+    return short if len(short) <= 16 else short[:15] + "…"

@@ -144,19 +144,20 @@ def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Tab
         means = [_average(own, columns) for columns in averages.values()]
         ours.append(Row(label, method, "ours", (*measured, *means)))
     rows: list[Row] = []
+    shown: set[str] = set()  # methods whose quoted numbers stand beside our own
     columns = (*datasets, *averages)
     for row in _ranked(ours):
         rows.append(row)
-        if row.method in printed:
+        if row.method in printed and not any(cell and cell.on_test for cell in row.cells):
+            shown.add(row.method)
             beside = _quoted_row(row.method, printed[row.method], columns)
             pairs = zip(row.cells, beside.cells, strict=True)
             gaps = tuple(Cell(a.mean - b.mean) if a and b else None for a, b in pairs)
             rows += [beside, Row("difference", row.method, "difference", gaps)]
-    known = {row.method for row in ours}
     rows += [
         _quoted_row(method, values, columns)
         for method, values in printed.items()
-        if method not in known
+        if method not in shown
     ]
     members = {label: runs for (_, label), runs in grouped.items()}
     return Table(benchmark, model, order, datasets, tuple(averages), tuple(rows), members)

@@ -40,7 +40,11 @@ def ablate_(
     `capacity`: 2 to 32 samples per class, and all. `alpha`: 0 to 100. `classifier`: L1, L2 and
     cosine to the class means in CLIP's space; L1, L2 and linear to the rotated ones. `refresh`:
     at every tenth, ever more rarely, every 100, 10 and 1 samples. `reading`: five ways to read
-    the paper's formula. Writes NAME.csv (a line per file, setting and order), NAME.png, NAME.svg.
+    the paper's formula. Writes NAME.csv (a line per file, setting and order), NAME.png, NAME.svg:
+
+    `soba ablate capacity data/whurs19/*.npz -o results/ablations`
+
+    The report of `soba report results` then has them, too.
     """
     settings_for(name, 1)  # an unknown name is refused before anything is read
     check_pictures()
