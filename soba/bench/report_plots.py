@@ -72,30 +72,22 @@ Members = dict[str, list[Record]]  # label of a row -> its records
 
 def over_stream(members: Members, title: str) -> Any:
     """Accuracy of each twentieth of the stream, mean over seeds (and data sets, if several)."""
-    figure, axes = _panel(title)
-    for line, values in _lines(members, "accuracy_over_stream"):
-        x = (np.arange(len(values)) + 0.5) / len(values) * 100
-        axes.plot(x, values, **line)
-    axes.set(xlabel="% of the stream", ylabel="top-1 %", xlim=(0, 100))
-    _legend(figure, axes)
+    figure, axes = _lines_panel(members, "accuracy_over_stream", title)
+    axes.set(xlabel="% of the stream", ylabel="top-1 %")
     return figure
 
 
 def over_coverage(members: Members, title: str) -> Any:
     """Accuracy where only the surest answers count."""
-    figure, axes = _panel(title)
-    for line, values in _lines(members, "accuracy_at_coverage"):
-        axes.plot(100 * np.arange(1, len(values) + 1) / len(values), values, **line)
+    figure, axes = _lines_panel(members, "accuracy_at_coverage", title)
     axes.set(xlabel="% of the images answered, surest first", ylabel="top-1 % of them")
-    axes.set_xlim(0, 100)
-    _legend(figure, axes)
     return figure
 
 
 def calibration(members: Members, title: str) -> Any:
     """Expected calibration error per method; whiskers: standard deviation over all its runs."""
-    figure, axes = _panel(title)
     labels = list(members)[::-1]  # bars are drawn from the bottom up
+    figure, axes = _panel(title, left=min(0.5, 0.05 + 0.0135 * max(map(len, labels))))
     errors = [[record["calibration_error"] for record in members[label]] for label in labels]
     means = np.array([np.mean(own) for own in errors])
     stds = np.array([np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in errors])
@@ -121,8 +113,10 @@ def calibration(members: Members, title: str) -> Any:
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 7.5}
 
 
-def _panel(title: str) -> tuple[Any, Any]:
-    figure, axes = pyplot().subplots(figsize=SIZE, layout="constrained")
+def _panel(title: str, *, left: float = 0.125, bottom: float = 0.15) -> tuple[Any, Any]:
+    """A figure of the usual size; its margins are given, since finding them doubles the time."""
+    figure = pyplot().figure(figsize=SIZE)
+    axes = figure.add_axes((left, bottom, 0.97 - left, 0.92 - bottom))
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
@@ -130,9 +124,21 @@ def _panel(title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _legend(figure: Any, axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=_columns(labels), **_LEGEND)
+def _lines_panel(members: Members, field: str, title: str) -> tuple[Any, Any]:
+    """Lines over per cent, one per row, named below."""
+    drawn = list(_lines(members, field))
+    labels = [line["label"] for line, _ in drawn]
+    rows = -(-len(labels) // _columns(labels))
+    figure, axes = _panel(title, bottom=0.15 + 0.052 * rows)
+    # A twentieth of the stream is drawn at its middle; a share of the answers at its end.
+    shift = 0.5 if field == "accuracy_over_stream" else 1.0
+    for line, values in drawn:
+        axes.plot(100 * (np.arange(len(values)) + shift) / len(values), values, **line)
+    axes.set_xlim(0, 100)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="lower center", ncols=_columns(labels), **_LEGEND
+    )
+    return figure, axes
 
 
 def _columns(labels: list[str]) -> int:
