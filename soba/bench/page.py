@@ -28,6 +28,17 @@ a { color: var(--accent); } img { max-width: 100%; }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .7rem; text-align: right;
          white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+.pinned th:first-child, .pinned td:first-child { background: #fff; left: 0; position: sticky; }
+tr.quoted td, tr.difference td { color: var(--soft); font-size: .9em; padding-block: .1rem; }
+th.words, td.words { min-width: 13rem; text-align: left; vertical-align: top;
+                     white-space: normal; }
+.panels { display: grid; gap: 1rem;
+          grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
+.panels img { display: block; width: 100%; }
+.warning { background: #fdf3f2; border-left: 4px solid var(--bad); margin: 1rem 0;
+           overflow-wrap: anywhere; padding: .6rem 1rem; }
+.warning p { margin: .2rem 0; } .warning ul { margin: .3rem 0; padding-left: 1.2rem; }
+summary { cursor: pointer; }
 thead th { border-bottom: 2px solid var(--ink); }
 tr.total td { border-top: 2px solid var(--line); font-weight: 600; }
 .good { color: var(--good); } .bad { color: var(--bad); }
@@ -67,29 +78,45 @@ def thumbnail(image: Image.Image, size: int = 112, *, alt: str = "", kind: str =
     return _img(buffer.getvalue(), "jpeg", alt, kind)
 
 
-def drawing(figure: Any, alt: str) -> str:
-    """A matplotlib figure as an `<img>`; the figure is closed."""
+def drawing(figure: Any, alt: str, *, dpi: int = 110, crop: bool = True) -> str:
+    """A matplotlib figure as an `<img>`; the figure is closed.
+
+    `crop=False` is for figures that lay themselves out: half the time, and all of one size.
+    """
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight" if crop else None)
     plt.close(figure)
     return _img(buffer.getvalue(), "png", alt, "")
 
 
 def table(
-    headings: list[str], rows: list[list[str]], *, total: bool = False, caption: str = ""
+    headings: list[str],
+    rows: list[list[str]],
+    *,
+    total: bool = False,
+    caption: str = "",
+    kinds: list[str] | None = None,
+    words: frozenset[int] = frozenset(),
 ) -> str:
-    """An HTML table of ready cells; the last row is set apart where it is a total."""
-    head = "".join(f"<th>{cell}</th>" for cell in headings)
+    """An HTML table of ready cells; the last row is set apart where it is a total.
+
+    `kinds` are the rows' CSS classes; with them the first column stays in sight. The columns
+    numbered in `words` hold text that may wrap.
+    """
+    style = {column: ' class="words"' for column in words}
+    head = "".join(f"<th{style.get(k, '')}>{cell}</th>" for k, cell in enumerate(headings))
     lines = []
     for number, row in enumerate(rows):
         last = total and number == len(rows) - 1
-        cells = "".join(f"<td>{cell}</td>" for cell in row)
-        lines.append(f'<tr class="{"total" if last else ""}">{cells}</tr>')
+        kind = "total" if last else kinds[number] if kinds else ""
+        cells = "".join(f"<td{style.get(k, '')}>{cell}</td>" for k, cell in enumerate(row))
+        lines.append(f'<tr class="{kind}">{cells}</tr>')
     note = f"<caption>{caption}</caption>" if caption else ""
+    pinned = ' class="pinned"' if kinds is not None else ""
     return (
-        f'<div class="wide"><table>{note}<thead><tr>{head}</tr></thead>'
+        f'<div class="wide"><table{pinned}>{note}<thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 

@@ -13,12 +13,14 @@ except ImportError:  # the core installs without them
 
 import soba
 from soba.cli._common import err, out
+from soba.cli.ablate import ablate_
 from soba.cli.classify import classify_
 from soba.cli.demo import demo_
 from soba.cli.doctor import doctor_
 from soba.cli.embed import embed_
 from soba.cli.eval import eval_
 from soba.cli.methods import methods_
+from soba.cli.report import report_
 from soba.cli.stress import stress_
 
 app = typer.Typer(
@@ -62,5 +64,7 @@ app.command("classify")(classify_)
 app.command("embed")(embed_)
 app.command("eval")(eval_)
 app.command("stress")(stress_)
+app.command("ablate")(ablate_)
+app.command("report")(report_)
 app.command("methods")(methods_)
 app.command("doctor")(doctor_)

@@ -1,0 +1,318 @@
+"""The paper's ablations on feature files: one thing varies, all else stays as the paper has it.
+
+Fig. 3 of the paper varies the classifier, the queue's capacity and alpha on ImageNet; it prints no
+numbers for the first and the last, and no spread for any. Here each setting runs on the same
+seeded orders, and two questions are added that the paper leaves open: how its formula is read, and
+when the statistics refresh.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from soba._files import replacing
+from soba.adapt.soba import READINGS
+from soba.bench.evaluate import evaluate
+from soba.bench.plots import pyplot
+from soba.encode.store import FeatureSet
+
+MOST_REFRESHES = 2000  # of one stream; a setting that needs more is left out, and named
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A point of an ablation: a method, and what is changed of it."""
+
+    line: str  # points of one line are joined in the picture
+    label: str
+    method: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def refreshes(self, total: int) -> int:
+        every = self.changes.get("refresh")
+        return total // every if isinstance(every, int) else 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stream of an ablation, as the CSV has it."""
+
+    ablation: str
+    file: str
+    line: str
+    setting: str
+    seed: int
+    accuracy: float
+    calibration_error: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What varies, and whether its settings have an order: then their points are joined."""
+
+    varies: str
+    settings: tuple[Setting, ...]
+    paper: str  # label of the setting that the paper chose
+    ordered: bool = False
+
+
+ZERO_SHOT = Setting("zero-shot", "zero-shot", "zero-shot")
+
+
+def _capacities() -> list[Setting]:
+    known: dict[str, int | None] = {str(k): k for k in (2, 4, 6, 8, 16, 32)} | {"full": None}
+    return [
+        Setting(method, label, method, {"capacity": capacity})
+        for method in ("soba", "ncm")
+        for label, capacity in known.items()
+    ]
+
+
+def _alphas() -> list[Setting]:
+    alphas = (0.0, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
+    return [
+        Setting(method, f"{alpha:g}", method, {"alpha": alpha})
+        for method in ("soba", "ncm")
+        for alpha in alphas
+    ]
+
+
+def _classifiers() -> list[Setting]:
+    spaces = [("CLIP's space", "ncm", "metric", m) for m in ("l1", "l2", "cosine")]
+    spaces += [("to mu_hat", "soba", "classifier", c) for c in ("l1", "l2", "linear")]
+    shown = {"l1": "L1", "l2": "L2", "cosine": "cosine", "linear": "linear"}
+    return [
+        Setting("classifier", f"{shown[value]}, {where}", method, {key: value})
+        for where, method, key, value in spaces
+    ]
+
+
+def _refreshes() -> list[Setting]:
+    known: dict[str, str | int] = {"tenths": "tenths", "growth": "growth"}
+    known |= {f"every {m}": m for m in (100, 10)} | {"every sample": 1}
+    return [
+        Setting("refresh", label, "soba", {"refresh": refresh}) for label, refresh in known.items()
+    ]
+
+
+def _readings() -> list[Setting]:
+    return [Setting("reading", name, "soba", {"reading": name}) for name in READINGS]
+
+
+ABLATIONS = {
+    "capacity": Ablation("samples kept per class", (*_capacities(), ZERO_SHOT), "16", True),
+    "alpha": Ablation("alpha", (*_alphas(), ZERO_SHOT), "15", True),
+    "classifier": Ablation("classifier", (ZERO_SHOT, *_classifiers()), "linear, to mu_hat"),
+    "refresh": Ablation("refresh of the statistics", (ZERO_SHOT, *_refreshes()), "tenths"),
+    "reading": Ablation("reading of the formula", (ZERO_SHOT, *_readings()), "literal"),
+}
+
+
+def settings_for(name: str, total: int) -> tuple[list[Setting], list[Setting]]:
+    """The settings of an ablation on `total` samples: those to run, and those left out."""
+    if name not in ABLATIONS:
+        raise ValueError(f"no ablation {name!r}; there are: {', '.join(ABLATIONS)}")
+    kept: list[Setting] = []
+    left: list[Setting] = []
+    for setting in ABLATIONS[name].settings:
+        (kept if setting.refreshes(total) <= MOST_REFRESHES else left).append(setting)
+    return kept, left
+
+
+def ablate(
+    name: str,
+    features: FeatureSet,
+    *,
+    orders: int = 5,
+    step: Callable[[str], None] = lambda what: None,
+) -> list[Row]:
+    """One row per (setting, seed), every setting on the same orders.
+
+    >>> import soba
+    >>> from soba.testing import example_stream
+    >>> images, labels, text = example_stream(n=120, classes=4, width=8)
+    >>> rows = ablate("reading", soba.FeatureSet(images, text, labels=labels), orders=2)
+    >>> len(rows), rows[0].setting, rows[-1].setting
+    (12, 'zero-shot', 'ncm')
+    """
+    rows = []
+    for setting in settings_for(name, len(features))[0]:
+        records = evaluate(
+            features,
+            [setting.method],
+            orders=orders,
+            overrides=setting.changes,
+            step=lambda method, seed, label=setting.label: step(f"{method}, {label}, order {seed}"),  # type: ignore[misc]
+        )
+        rows += [
+            Row(
+                name,
+                record["dataset"] or "features",
+                setting.line,
+                setting.label,
+                record["seed"],
+                record["accuracy"],
+                record["calibration_error"],
+                record["seconds"],
+            )
+            for record in records
+        ]
+    return rows
+
+
+@dataclass(frozen=True)
+class Point:
+    """A setting's result on a file, over the orders."""
+
+    line: str
+    setting: str
+    mean: float
+    std: float
+    orders: int
+
+
+def summarise(rows: Iterable[Row]) -> dict[str, list[Point]]:
+    """File -> its points, in the order they ran."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        found.setdefault((row.file, row.line, row.setting), []).append(row.accuracy)
+    points: dict[str, list[Point]] = {}
+    for (file, line, setting), scores in found.items():
+        std = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
+        point = Point(line, setting, float(np.mean(scores)), std, len(scores))
+        points.setdefault(file, []).append(point)
+    return points
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """One line per stream."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(Row.__dataclass_fields__))
+        writer.writeheader()
+        writer.writerows(vars(row) for row in rows)
+
+
+def read_csv(path: Path) -> list[Row]:
+    """What :func:`write_csv` wrote; any damage raises a ValueError that names the file."""
+    columns = list(Row.__dataclass_fields__)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != columns:
+                raise ValueError(f"its columns are not {', '.join(columns)}")
+            rows = [_row(line) for line in reader]
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path}: not an ablation's CSV ({error})") from error
+    if not rows:
+        raise ValueError(f"{path}: holds no results")
+    return rows
+
+
+def _row(line: dict[str, Any]) -> Row:
+    if line["ablation"] not in ABLATIONS:
+        raise ValueError(f"there is no ablation {line['ablation']!r}")
+    numbers = {key: float(line[key]) for key in ("accuracy", "calibration_error", "seconds")}
+    return Row(**{**line, **numbers, "seed": int(line["seed"])})
+
+
+def figure(name: str, file: str, points: Sequence[Point]) -> Any:
+    """One file's picture: joined points, or bars."""
+    plt = pyplot()
+    drawn, axes = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
+    _draw(axes, name, file, points)
+    return drawn
+
+
+def write_pictures(folder: Path, name: str, points: dict[str, list[Point]]) -> list[Path]:
+    """`NAME.png` and `NAME.svg`, a panel per file."""
+    plt = pyplot()
+    columns = min(3, len(points))
+    lines = -(-len(points) // columns)
+    size = (4.8 * columns, 3.4 * lines)
+    drawn, panels = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    for axes, (file, own) in zip(panels.flat, points.items(), strict=False):
+        _draw(axes, name, file, own)
+    for axes in panels.flat[len(points) :]:
+        axes.set_visible(False)
+    paths = [folder / f"{name}.{form}" for form in ("png", "svg")]
+    for path in paths:
+        with replacing(path) as temporary:
+            drawn.savefig(temporary, format=path.suffix[1:], dpi=150)
+    plt.close(drawn)
+    return paths
+
+
+_COLOURS = {"soba": "#2463ab", "ncm": "#b08bd0"}
+
+
+def _draw(axes: Any, name: str, file: str, points: Sequence[Point]) -> None:
+    floor = next((point.mean for point in points if point.line == "zero-shot"), None)
+    (_lines if ABLATIONS[name].ordered else _dots)(axes, name, points, floor)
+    axes.set_title(file, fontsize=10)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _lines(axes: Any, name: str, points: Sequence[Point], floor: float | None) -> None:
+    labels = list(dict.fromkeys(p.setting for p in points if p.line != "zero-shot"))
+    for line in dict.fromkeys(p.line for p in points if p.line != "zero-shot"):
+        own = [p for p in points if p.line == line]
+        axes.errorbar(
+            [labels.index(p.setting) for p in own],
+            [p.mean for p in own],
+            [p.std for p in own],
+            marker="o",
+            markersize=4,
+            capsize=2,
+            linewidth=1.5,
+            elinewidth=0.8,
+            color=_COLOURS.get(line),
+            label=line.upper(),
+        )
+    if floor is not None:
+        axes.axhline(floor, color="#667085", linestyle="--", linewidth=1, label="zero-shot")
+    chosen = ABLATIONS[name].paper
+    axes.set_xticks(range(len(labels)), [f"{x}*" if x == chosen else x for x in labels])
+    axes.set(xlabel=f"{ABLATIONS[name].varies}     * the paper's", ylabel="top-1 %")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _dots(axes: Any, name: str, points: Sequence[Point], floor: float | None) -> None:
+    """Dots, not bars: a scale that shows the differences does not start at zero."""
+    places = np.arange(len(points))[::-1]
+    means, stds = np.array([p.mean for p in points]), np.array([p.std for p in points])
+    high = float((means + stds).max())
+    # What collapses is written at the edge: on one scale with it, the others would look alike.
+    low = max(float((means - stds).min()), float(np.median(means)) - 25.0)
+    margin = 0.05 * max(high - low, 1.0)
+    for place, point in zip(places, points, strict=True):
+        colour = "#667085" if point.line == "zero-shot" else "#2463ab"
+        inside = point.mean >= low - margin
+        if inside:
+            axes.errorbar(
+                point.mean, place, xerr=point.std, fmt="o", markersize=5, capsize=2, color=colour
+            )
+        axes.text(
+            point.mean + point.std + margin / 2 if inside else low,
+            place,
+            f"{point.mean:.2f}" if inside else f"\u2190 {point.mean:.2f}",
+            va="center",
+            fontsize=8,
+        )
+    axes.set_xlim(low - margin, high + 4 * margin)
+    axes.set_ylim(-0.6, len(points) - 0.4)
+    if floor is not None:
+        axes.axvline(floor, color="#667085", linestyle="--", linewidth=1)
+    chosen = ABLATIONS[name].paper
+    labels = [f"{p.setting}*" if p.setting == chosen else p.setting for p in points]
+    axes.set_yticks(places, labels, fontsize=9)
+    axes.set_xlabel("top-1 %     * the paper's")
+    axes.grid(alpha=0.25)

@@ -1,0 +1,288 @@
+"""Results -> one page that opens anywhere: tables, pictures, and what they were measured with."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from soba._files import replacing
+from soba.bench import ablate, page, report_plots, table_formats
+from soba.bench.evaluate import Record
+from soba.bench.results import ON_TEST, Results, plain
+from soba.bench.tables import TITLES, Table, tables
+
+MOST_PANELS = 48  # of single data sets; beyond, a picture is the mean of a table's data sets
+_MOST_PROBLEMS = 20
+_DPI = 160
+
+Step = Callable[[str], None]
+
+
+def write_report(path: Path, results: Results, *, step: Step = lambda what: None) -> None:
+    """The page, and `step` called before each part of the work."""
+    step("tables")
+    made = tables(results.records)
+    parts = [_lead(results, made), _warnings(results.problems)]
+    parts += [f"<h2>{html.escape(t.title)}</h2>{table_formats.as_html(t)}" for t in made]
+    sections = (
+        ("radars", _radars),
+        ("streams", _streams),
+        ("calibration", _calibration),
+        ("cost", _cost),
+    )
+    for what, section in sections:
+        step(what)
+        parts.append(section(made))
+    step("ablations")
+    parts.append(_ablations(results.ablations))
+    step("environment")
+    parts.append(_settings(results.records))
+    parts.append(_environment(results.records))
+    page.write_page(path, "soba report", "\n".join(part for part in parts if part))
+
+
+def write_tables(path: Path, results: Results, form: str) -> None:
+    """All tables as one Markdown or LaTeX file."""
+    write = {"markdown": table_formats.markdown, "latex": table_formats.latex}[form]
+    content = table_formats.document(map(write, tables(results.records)), form)
+    if form == "markdown" and results.problems:
+        listed = "\n".join(f"- {problem}" for problem in results.problems)
+        content = f"**Left out of these tables:**\n\n{listed}\n\n{content}"
+    with replacing(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
+def _lead(results: Results, made: list[Table]) -> str:
+    records = results.records
+    numbers = [
+        (f"{len(records):,}", "streams"),
+        (f"{len({r['method'] for r in records})}", "methods"),
+        (f"{len({(r['benchmark'], r['dataset']) for r in records})}", "data sets"),
+        (f"{sum(r.get('samples') or 0 for r in records):,}", "images adapted to"),
+    ]
+    cards = "".join(f'<div class="number"><b>{n}</b>{what}</div>' for n, what in numbers)
+    on_test = sum(r["tuned_on"] == ON_TEST for r in records)
+    warning = ""
+    if on_test:
+        warning = (
+            f'<p class="bad"><b>{on_test:,} of these records were tuned on test labels. They are '
+            "red, and take no part in best and second best nor in the pictures.</b></p>"
+        )
+    rule = (
+        "The best of each column is <b>bold</b>, the second <span class='second'>underlined</span>."
+        if made
+        else ""
+    )
+    return (
+        "<h1>Test-time adaptation, measured</h1>"
+        "<p class='soft'>Every number is measured by the records behind this page, unless it is "
+        f"marked {table_formats.QUOTED}: then it is quoted from the SOBA paper. {rule}</p>"
+        f"{warning}<div class='cards'>{cards if records else ''}</div>"
+    )
+
+
+def _warnings(problems: list[str]) -> str:
+    if not problems:
+        return ""
+    items = "".join(f"<li>{html.escape(p)}</li>" for p in problems[:_MOST_PROBLEMS])
+    if len(problems) > _MOST_PROBLEMS:
+        items += f"<li>and {len(problems) - _MOST_PROBLEMS} more</li>"
+    return (
+        "<div class='warning'><p><b class='bad'>Not everything in the results could be used</b></p>"
+        f"<ul>{items}</ul></div>"
+    )
+
+
+def _radars(made: list[Table]) -> str:
+    shown = [t for t in made if t.benchmark in ("ood", "icons") and report_plots.can_be_radar(t)]
+    return _section(
+        "Out of distribution, at a glance",
+        "A method is a polygon, a data set an axis. Each axis has its own scale, written at its "
+        "end: from the worst method to the best.",
+        [_image(report_plots.radar(t), f"radar of {t.title}", t.title) for t in shown],
+    )
+
+
+def _streams(made: list[Table]) -> str:
+    return _section(
+        "Accuracy over the stream",
+        "Each point is a twentieth of the stream, mean over the orders: methods that learn start "
+        "as zero-shot CLIP and leave it behind, or not.",
+        _over_stream(made),
+    )
+
+
+def _calibration(made: list[Table]) -> str:
+    fair = [table for table in made if table.fair]
+    mean = "mean of the data sets"
+    bars = [
+        _image(report_plots.calibration(t.fair, mean), f"calibration error, {t.title}", t.title)
+        for t in fair
+    ]
+    curves = [
+        _image(report_plots.over_coverage(t.fair, mean), f"over coverage, {t.title}", t.title)
+        for t in fair
+        if any(record.get("accuracy_at_coverage") for own in t.fair.values() for record in own)
+    ]
+    first = _section(
+        "Calibration",
+        "How far confidence is from accuracy (15 bins of equal width), mean over data sets and "
+        "orders; whiskers: standard deviation over all of them.",
+        bars,
+    )
+    second = _section(
+        "Answering only when sure",
+        "Accuracy on the share of the images that a method is surest of: a curve that falls from "
+        "left to right knows what it does not know.",
+        curves,
+    )
+    return first + second
+
+
+def _over_stream(made: list[Table]) -> list[str]:
+    """A picture per data set; per table, where that would be too many."""
+    groups: dict[tuple[str, str], report_plots.Members] = {}
+    single = sum(len(table.datasets) for table in made) <= MOST_PANELS
+    for table in made:
+        for label, own in table.fair.items():
+            for record in own:
+                if record.get("accuracy_over_stream"):
+                    name = record["dataset"] if single else "mean of the data sets"
+                    panel = groups.setdefault((table.title, name), {})
+                    panel.setdefault(label, []).append(record)
+    return [
+        _image(
+            report_plots.over_stream(members, name),
+            f"accuracy over the stream, {name}, {title}",
+            title,
+        )
+        for (title, name), members in groups.items()
+    ]
+
+
+def _cost(made: list[Table]) -> str:
+    rows, kinds = [], []
+    for table in made:
+        rows.append([f"<b>{html.escape(table.title)}</b>", "", "", "", ""])
+        kinds.append("")
+        plain_clip = [
+            r for own in table.members.values() for r in own if r["method"] == "zero-shot"
+        ]
+        zero = _per_thousand(plain_clip, "seconds")
+        for label, own in table.members.items():
+            adapt = _per_thousand(own, "seconds")
+            encode = _per_thousand(own, "encode_seconds")
+            rows.append(
+                [
+                    html.escape(label),
+                    _seconds(adapt),
+                    f"{adapt / zero:.1f}&times;" if zero and adapt is not None else "",
+                    _seconds(encode),
+                    f"{100 * adapt / encode:.2f} %" if encode and adapt is not None else "",
+                ]
+            )
+            kinds.append("")
+    if not rows:
+        return ""
+    headings = ["method", "adapt", "to zero-shot", "encode", "adapt of encode"]
+    return (
+        "<h2>Cost</h2><p class='soft'>Seconds per 1,000 images, encoding and adapting apart, on "
+        "the machine that made the records.</p>"
+        f"<details{' open' if len(rows) <= 40 else ''}><summary>{len(made)} tables</summary>"
+        f"{page.table(headings, rows, kinds=kinds)}</details>"
+    )
+
+
+def _per_thousand(records: list[Record], field: str) -> float | None:
+    known = [r for r in records if r.get(field) is not None and r.get("samples")]
+    if not known:
+        return None
+    return float(1000 * np.mean([r[field] / r["samples"] for r in known]))
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
+
+
+def _ablations(found: dict[str, list[ablate.Row]]) -> str:
+    images = []
+    for name, rows in found.items():
+        for file, points in ablate.summarise(rows).items():
+            figure = ablate.figure(name, file, points)
+            images.append(_image(figure, f"ablation of {name} on {file}", f"Ablation: {name}"))
+    return _section(
+        "Ablations",
+        "One thing varies, all else is as the paper has it; whiskers: one standard deviation over "
+        "the orders; dashed: zero-shot CLIP.",
+        images,
+    )
+
+
+def _settings(records: list[Record]) -> str:
+    """What each method ran with."""
+    by_method: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_method[record["method"]].append(record)
+    if not by_method:
+        return ""
+    rows = []
+    for method, own in by_method.items():
+        values: dict[str, set[str]] = defaultdict(set)
+        for record in own:
+            for key, value in record["hyper_parameters"].items():
+                values[key].add(plain(value))
+        given = ", ".join(
+            f"{key}={next(iter(seen))}" if len(seen) == 1 else f"{key}: {len(seen)} values"
+            for key, seen in values.items()
+        )
+        tuned = sorted({plain(record["tuned_on"]) for record in own})
+        shown = ", ".join(
+            f'<b class="bad">{html.escape(t)}</b>' if t == ON_TEST else html.escape(t)
+            for t in tuned
+        )
+        origin = ", ".join(sorted({plain(record["provenance"]) for record in own} - {""}))
+        name = html.escape(TITLES.get(method, method))
+        rows.append([name, html.escape(origin), shown, html.escape(given)])
+    headings = ["method", "provenance", "hyper-parameters from", "hyper-parameters"]
+    made = page.table(headings, rows, kinds=[""] * len(rows), words=frozenset({1, 2, 3}))
+    return f"<h2>Settings</h2>{made}"
+
+
+def _environment(records: list[Record]) -> str:
+    """Versions, encoders, prompts and views, as the records have them."""
+    if not records:
+        return ""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        for name, version in record["versions"].items():
+            found[str(name)][plain(version)] += 1
+        for field in ("encoder", "model", "view_policy", "prompts"):
+            if record.get(field):
+                found[field.replace("_", " ")][plain(record[field])] += 1
+    rows = []
+    for name, counted in found.items():
+        listed = "<br>".join(
+            f"{html.escape(value if len(value) <= 200 else value[:197] + '...')}"
+            + (f" <small>{count:,} records</small>" if len(counted) > 1 else "")
+            for value, count in counted.most_common(12)
+        )
+        more = len(counted) - 12
+        rows.append([html.escape(name), listed + (f"<br>and {more} more" if more > 0 else "")])
+    made = page.table(["", "of the records"], rows, kinds=[""] * len(rows), words=frozenset({1}))
+    return f"<h2>Environment</h2>{made}"
+
+
+def _section(title: str, text: str, images: list[str]) -> str:
+    if not images:
+        return ""
+    return f"<h2>{title}</h2><p class='soft'>{text}</p><div class='panels'>{''.join(images)}</div>"
+
+
+def _image(figure: Any, alt: str, caption: str) -> str:
+    picture = page.drawing(figure, alt, dpi=_DPI, crop=False)
+    return f"<figure>{picture}<figcaption>{html.escape(caption)}</figcaption></figure>"

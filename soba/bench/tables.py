@@ -1,0 +1,282 @@
+"""Records -> tables, a method a row: mean and spread over the seeds, the paper's numbers beside.
+
+Two rules keep the tables honest. An average is shown only for a row that has every data set, and
+it is of measured or of quoted numbers, never of both. The best and the second best are chosen
+among measured results whose hyper-parameters were not searched on the test labels.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from soba.bench.evaluate import Record
+from soba.bench.paper import Quoted, quoted
+from soba.bench.results import ON_TEST, plain
+from soba.datasets.icons import DOMAINS
+from soba.registry import list_adapters
+
+TITLES = {
+    "zero-shot": "zero-shot",
+    "ncm": "NCM",
+    "soba": "SOBA",
+    "soba+": "SOBA+",
+    "tda": "TDA",
+    "gda": "GDA",
+    "tip-adapter": "Tip-Adapter",
+    "clip+views": "CLIP + views",
+    "mta": "MTA",
+    "mta+ensemble": "MTA + ensemble",
+    "mta-ensemble-mean": "MTA + ensemble (mean)",
+    "mta-ensemble-vote": "MTA + ensemble (vote)",
+    "zero": "ZERO",
+    "coop": "CoOp",
+    "cocoop": "CoCoOp",
+    "tpt": "TPT",
+    "difftpt": "DiffTPT",
+    "histpt": "HisTPT",
+}
+BENCHMARKS = {"ood": "OOD benchmark", "cross": "Cross-dataset benchmark", "icons": "Icon domains"}
+SPLITS_ROWS = ("tuned_on", "view_policy", "prompts")
+_BACKBONES = {"RN50": "RN50", "ViT-B-16": "ViT-B/16"}  # open_clip's name -> the paper's
+_ANY_ORDER = "as stored"  # what records of episodic methods say: no order matters to them
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table. `rank` is 1 for the best of its column, 2 for the second."""
+
+    mean: float
+    std: float | None = None
+    runs: int = 1
+    on_test: bool = False
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """`kind` is "ours", "quoted" or "difference" (ours less quoted)."""
+
+    label: str
+    method: str
+    kind: str
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Everything measured of one benchmark with one model in one order of the stream."""
+
+    benchmark: str
+    model: str
+    order: str
+    datasets: tuple[str, ...]
+    averages: tuple[str, ...]
+    rows: tuple[Row, ...]
+    members: dict[str, list[Record]] = field(repr=False)  # label of a row -> what is behind it
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.datasets + self.averages
+
+    @property
+    def title(self) -> str:
+        name = BENCHMARKS.get(self.benchmark, self.benchmark or "Results")
+        return ", ".join(part for part in (name, self.model, f"{self.order} stream") if part)
+
+    @property
+    def runs(self) -> int:
+        """Seeds of the fullest cell."""
+        return max(cell.runs for row in self.rows for cell in row.cells if cell is not None)
+
+    @property
+    def fair(self) -> dict[str, list[Record]]:
+        """Label of a row -> its records that were not tuned on test labels: for pictures."""
+        found = {
+            label: [record for record in own if record["tuned_on"] != ON_TEST]
+            for label, own in self.members.items()
+        }
+        return {label: own for label, own in found.items() if own}
+
+    @property
+    def on_test(self) -> bool:
+        return any(cell.on_test for row in self.rows for cell in row.cells if cell is not None)
+
+
+def tables(records: Iterable[Record]) -> list[Table]:
+    """One table per (benchmark, model, order)."""
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[str(record["benchmark"]), str(record["model"])].append(record)
+    places = list(BENCHMARKS)
+    found = []
+    for (benchmark, model), own in sorted(
+        groups.items(),
+        key=lambda item: (places.index(item[0][0]) if item[0][0] in places else 99, item[0]),
+    ):
+        by_order: dict[str, list[Record]] = defaultdict(list)
+        for record in own:
+            by_order[str(record["order"])].append(record)
+        free = by_order.pop(_ANY_ORDER, []) if len(by_order) > 1 else []
+        for order, chosen in by_order.items():
+            found.append(_table(benchmark, model, order, chosen + free))
+    return found
+
+
+def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Table:
+    split = _splitting(records)
+    grouped: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        grouped[record["method"], _label(record, split[record["method"]])].append(record)
+    grouped = dict(sorted(grouped.items(), key=lambda item: _place(*item[0])))
+    datasets = _in_order(benchmark, {str(record["dataset"]) for record in records})
+    printed = _printed(benchmark, model, order, datasets)
+    averages = _averages(benchmark, datasets)
+    ours = []
+    for (method, label), runs in grouped.items():
+        own: dict[str, dict[int, Record]] = defaultdict(dict)
+        for record in runs:
+            own[record["dataset"]][record["seed"]] = record
+        measured = [_cell(own[name].values()) if name in own else None for name in datasets]
+        means = [_average(own, columns) for columns in averages.values()]
+        ours.append(Row(label, method, "ours", (*measured, *means)))
+    rows: list[Row] = []
+    shown: set[str] = set()  # methods whose quoted numbers stand beside our own
+    columns = (*datasets, *averages)
+    for row in _ranked(ours):
+        rows.append(row)
+        if row.method in printed and not any(cell and cell.on_test for cell in row.cells):
+            shown.add(row.method)
+            beside = _quoted_row(row.method, printed[row.method], columns)
+            pairs = zip(row.cells, beside.cells, strict=True)
+            gaps = tuple(Cell(a.mean - b.mean) if a and b else None for a, b in pairs)
+            rows += [beside, Row("difference", row.method, "difference", gaps)]
+    rows += [
+        _quoted_row(method, values, columns)
+        for method, values in printed.items()
+        if method not in shown
+    ]
+    members = {label: runs for (_, label), runs in grouped.items()}
+    return Table(benchmark, model, order, datasets, tuple(averages), tuple(rows), members)
+
+
+def _splitting(records: Iterable[Record]) -> dict[str, list[str]]:
+    """Method -> fields that differ between records of one data set, so that rows must differ."""
+    seen: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for record in records:
+        for name in SPLITS_ROWS:
+            seen[record["method"], name, record["dataset"]].add(plain(record.get(name)))
+    found: dict[str, list[str]] = {method: [] for method, _, _ in seen}
+    for (method, name, _), values in seen.items():
+        if len(values) > 1 and name not in found[method]:
+            found[method].append(name)
+    return found
+
+
+def _label(record: Record, split: list[str]) -> str:
+    said = {"tuned_on": "tuned on", "view_policy": "views:", "prompts": "prompts:"}
+    name = TITLES.get(record["method"], record["method"])
+    words = []
+    for part in split:
+        value = plain(record.get(part))
+        short = value if len(value) <= 40 else value[:37] + "..."
+        words.append("as given" if value == "paper or given" else f"{said[part]} {short}")
+    return f"{name} ({', '.join(words)})" if words else str(name)
+
+
+def _cell(records: Iterable[Record]) -> Cell:
+    runs = list(records)
+    scores = [run["accuracy"] for run in runs]
+    std = float(np.std(scores, ddof=1)) if len(runs) > 1 else None
+    on_test = any(run["tuned_on"] == ON_TEST for run in runs)
+    return Cell(float(np.mean(scores)), std, len(runs), on_test)
+
+
+def _average(own: dict[str, dict[int, Record]], datasets: tuple[str, ...]) -> Cell | None:
+    """Over data sets, if the row has them all; its spread over seeds that all of them have."""
+    if any(name not in own for name in datasets):
+        return None
+    parts = [_cell(own[name].values()) for name in datasets]
+    mean = float(np.mean([part.mean for part in parts]))
+    seeds = set.intersection(*(set(own[name]) for name in datasets))
+    std = None
+    if len(seeds) > 1:
+        per_seed = [np.mean([own[name][s]["accuracy"] for name in datasets]) for s in seeds]
+        std = float(np.std(per_seed, ddof=1))
+    runs = min(part.runs for part in parts)
+    return Cell(mean, std, runs, any(part.on_test for part in parts))
+
+
+def _ranked(rows: list[Row]) -> list[Row]:
+    """Best and second of each column marked, as they are printed: equal digits, equal rank."""
+    marks: list[dict[float, int]] = []
+    for column in zip(*(row.cells for row in rows), strict=True):
+        fair = {round(cell.mean, 2) for cell in column if cell is not None and not cell.on_test}
+        best = sorted(fair, reverse=True)[:2]
+        marks.append({value: place + 1 for place, value in enumerate(best)})
+    if len(rows) < 2:
+        return rows
+    return [
+        replace(
+            row,
+            cells=tuple(
+                cell
+                if cell is None or cell.on_test
+                else replace(cell, rank=ranks.get(round(cell.mean, 2), 0))
+                for cell, ranks in zip(row.cells, marks, strict=True)
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _printed(
+    benchmark: str, model: str, order: str, datasets: tuple[str, ...]
+) -> dict[str, dict[str, Quoted]]:
+    """Method -> data set -> the paper's number; it ran shuffled streams of two backbones.
+
+    Its averages are of all its data sets, so they stay out of a table of fewer.
+    """
+    if benchmark not in ("ood", "cross") or model not in _BACKBONES or order != "shuffled":
+        return {}
+    found: dict[str, dict[str, Quoted]] = {}
+    for row in quoted(backbone=_BACKBONES[model]):
+        main, baseline = row.table == benchmark, row.table == f"baseline-{benchmark}"
+        if main or (baseline and row.method == "ncm"):
+            found.setdefault(row.method, {})[row.dataset] = row
+    cells = {row.dataset for row in quoted(table=benchmark) if row.kind == "cell"}
+    if set(datasets) != cells:
+        found = {m: {d: q for d, q in own.items() if d in datasets} for m, own in found.items()}
+    return {method: own for method, own in found.items() if own}
+
+
+def _quoted_row(method: str, values: dict[str, Quoted], columns: tuple[str, ...]) -> Row:
+    cells = tuple(Cell(values[name].value) if name in values else None for name in columns)
+    return Row(TITLES.get(method, method), method, "quoted", cells)
+
+
+def _in_order(benchmark: str, names: set[str]) -> tuple[str, ...]:
+    known = [f"icons-{name}" for name in DOMAINS] + list(DOMAINS)
+    if benchmark in ("ood", "cross"):
+        known = list(dict.fromkeys(row.dataset for row in quoted(table=benchmark)))
+    return tuple(sorted(names, key=lambda n: (known.index(n) if n in known else 99, n)))
+
+
+def _averages(benchmark: str, datasets: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Name of the average -> its data sets. An OOD average leaves the source out."""
+    if len(datasets) < 2:
+        return {}
+    found = {"average": datasets}
+    source = {"ood": ("imagenet",), "icons": ("source", "icons-source")}.get(benchmark, ())
+    shifted = tuple(name for name in datasets if name not in source)
+    if len(datasets) > len(shifted) > 1:
+        found["ood-average"] = shifted
+    return found
+
+
+def _place(method: str, label: str) -> tuple[int, str]:
+    known = list_adapters()
+    return (known.index(method) if method in known else 99, label)

@@ -1,0 +1,111 @@
+"""`soba ablate`: the paper's ablations on feature files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+import soba
+from soba.bench.ablate import (
+    ABLATIONS,
+    MOST_REFRESHES,
+    Point,
+    Row,
+    ablate,
+    settings_for,
+    summarise,
+    write_csv,
+    write_pictures,
+)
+from soba.bench.plots import check_pictures
+from soba.cli._common import err, out, progress_bar
+
+
+def ablate_(
+    name: Annotated[str, typer.Argument(metavar="|".join(ABLATIONS), help="What varies.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FEATURES...", help="Labelled features: .safetensors, .npz or .pt."),
+    ],
+    orders: Annotated[int, typer.Option(min=1, help="Shuffled streams, seeds 0 to ORDERS-1.")] = 5,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go.")
+    ] = Path("ablations"),
+) -> None:
+    """Vary one thing of SOBA, all else as the paper has it, on the same shuffled streams.
+
+    `capacity`: 2 to 32 samples per class, and all. `alpha`: 0 to 100. `classifier`: L1, L2 and
+    cosine to the class means in CLIP's space; L1, L2 and linear to the rotated ones. `refresh`:
+    at every tenth, ever more rarely, every 100, 10 and 1 samples. `reading`: five ways to read
+    the paper's formula. Writes NAME.csv (a line per file, setting and order), NAME.png, NAME.svg:
+
+    `soba ablate capacity data/whurs19/*.npz -o results/ablations`
+
+    The report of `soba report results` then has them, too.
+    """
+    settings_for(name, 1)  # an unknown name is refused before anything is read
+    check_pictures()
+    sets = [_labelled(path) for path in files]
+    if len({path.stem for path in files}) < len(files):
+        raise ValueError("two FEATURES files have the same name: results could not be told apart")
+    output.mkdir(parents=True, exist_ok=True)
+    total = sum(len(settings_for(name, len(features))[0]) for features in sets) * orders
+    rows: list[Row] = []
+    with progress_bar() as progress:
+        task = progress.add_task(name, total=total)
+        for path, features in zip(files, sets, strict=True):
+            rows += ablate(
+                name,
+                features,
+                orders=orders,
+                step=lambda what, stem=path.stem: progress.update(  # type: ignore[misc]
+                    task, advance=1, description=f"{stem}: {what}"
+                ),
+            )
+    for path, features in zip(files, sets, strict=True):
+        for setting in settings_for(name, len(features))[1]:
+            err.print(
+                f"[yellow]{path.name}: left out {setting.label}, more than {MOST_REFRESHES} "
+                "refreshes[/]"
+            )
+    points = summarise(rows)
+    out.print(_table(name, points, orders))
+    write_csv(output / f"{name}.csv", rows)
+    pictures = write_pictures(output, name, points)
+    shown = ", ".join(str(path) for path in (output / f"{name}.csv", *pictures))
+    out.print(f"{len(rows)} streams in {shown}", soft_wrap=True, highlight=False)
+
+
+def _labelled(path: Path) -> soba.FeatureSet:
+    features = soba.FeatureSet.load(path)
+    if features.labels is None:
+        raise ValueError(f"{path}: has no labels, accuracy cannot be measured")
+    return features
+
+
+def _table(name: str, points: dict[str, list[Point]], orders: int) -> Table:
+    """Settings down, files across; zero-shot apart, the best of each file bold."""
+    title = f"{ABLATIONS[name].varies}: top-1 %, mean over {orders} orders (std)"
+    table = Table(title=title, title_justify="left")
+    table.add_column("method", no_wrap=True)
+    table.add_column(name, no_wrap=True)
+    for file in points:
+        table.add_column(file, justify="right", no_wrap=True)
+    by_file = {file: {(p.line, p.setting): p for p in own} for file, own in points.items()}
+    keys = list(dict.fromkeys(key for own in by_file.values() for key in own))
+    methods = {(s.line, s.label): s.method for s in ABLATIONS[name].settings}
+    for key in sorted(keys, key=lambda key: key[0] != "zero-shot"):
+        cells = []
+        for own in by_file.values():
+            point = own.get(key)
+            if point is None:
+                cells.append("")
+                continue
+            best = point.mean == max(p.mean for p in own.values())
+            score = f"[bold]{point.mean:.2f}[/]" if best else f"{point.mean:.2f}"
+            cells.append(score if key[0] == "zero-shot" else f"{score} [dim]({point.std:.2f})[/]")
+        table.add_row(methods[key], "" if key[0] == "zero-shot" else key[1], *cells)
+    return table

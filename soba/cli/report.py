@@ -1,0 +1,55 @@
+"""`soba report`: results as a page, and as tables for a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from soba.bench.plots import check_pictures
+from soba.bench.results import read_results
+from soba.cli._common import check_folder, err, out
+
+
+def report_(
+    results: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS", help="Folder of `soba bench`, or a --json file of `soba eval`."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="HTML", help="The page to write.")
+    ] = Path("report.html"),
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also the tables as Markdown.")
+    ] = None,
+    latex: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also the tables as LaTeX (booktabs).")
+    ] = None,
+) -> None:
+    """Draw tables and pictures of results into one self-contained page.
+
+    Top-1 with its spread over the orders, the paper's numbers beside ours, the OOD radar, accuracy
+    over the stream, calibration, cost, and RESULTS/ablations/*.csv where there are any. Files
+    that are damaged or half written are named and left out.
+    """
+    for path in (output, markdown, latex):
+        check_folder(path)
+    check_pictures()
+    from soba.bench.report import write_report, write_tables
+
+    with out.status("reading the results") as status:
+        found = read_results(results)
+        write_report(output, found, step=lambda what: status.update(f"drawing: {what}"))
+        for path, form in ((markdown, "markdown"), (latex, "latex")):
+            if path is not None:
+                write_tables(path, found, form)
+    for problem in found.problems[:10]:
+        err.print(f"[yellow]left out:[/] {escape(problem)}", soft_wrap=True, highlight=False)
+    if len(found.problems) > 10:
+        err.print(f"[yellow]... and {len(found.problems) - 10} more; the report lists them[/]")
+    written = ", ".join(str(path) for path in (output, markdown, latex) if path is not None)
+    out.print(f"{len(found.records)} records in {written}", soft_wrap=True, highlight=False)

@@ -1,0 +1,166 @@
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from report_records import OOD, grid, record, write
+
+import soba
+from soba.bench import ablate
+from soba.bench.report import write_report, write_tables
+from soba.bench.results import read_results
+from soba.bench.tables import BENCHMARKS
+from soba.testing import example_stream
+
+
+def report(tmp_path, folder):
+    path = tmp_path / "report.html"
+    write_report(path, read_results(folder))
+    return path.read_text(encoding="utf-8")
+
+
+def test_everything_is_in_one_file(tmp_path):
+    folder = write(tmp_path / "results", grid(["zero-shot", "ncm", "soba", "soba+"], OOD))
+    (folder / "ablations").mkdir()
+    images, labels, text = example_stream(n=100, classes=4, width=8)
+    features = soba.FeatureSet(images, text, labels=labels)
+    for name in ("capacity", "reading"):
+        ablate.write_csv(
+            folder / "ablations" / f"{name}.csv", ablate.ablate(name, features, orders=1)
+        )
+    content = report(tmp_path, folder)
+    alts = re.findall(r'<img[^>]* alt="([^"]*)"', content)
+    for start, count in (
+        ("radar", 1),
+        ("accuracy over the stream", len(OOD)),
+        ("calibration error", 1),
+        ("over coverage", 1),
+        ("ablation of capacity", 1),
+        ("ablation of reading", 1),
+    ):
+        assert sum(alt.startswith(start) for alt in alts) == count, start
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:)", content)
+    for word in (
+        "OOD benchmark, ViT-B-16",
+        "SOBA †",
+        "Environment",
+        "numpy",
+        "2.1.0",
+        "alpha=15.0",
+    ):
+        assert word in content
+    assert "warning" not in content.split("</style>")[1]
+
+
+def test_damaged_records_are_named_at_the_top_and_left_out(tmp_path):
+    folder = write(tmp_path / "results", [record(seed=s) for s in range(3)])
+    whole = json.dumps(record(seed=7))
+    for name, content in (
+        ("half.json", whole[: len(whole) // 2].encode()),
+        ("empty.json", b""),
+        ("bytes.json", b"\xff\xfe\x00"),
+        ("list.json", b"[]"),
+        ("no-accuracy.json", json.dumps(record() | {"accuracy": None}).encode()),
+        ("beyond.json", json.dumps(record() | {"accuracy": 430.0}).encode()),
+        ("nan.json", json.dumps(record() | {"accuracy": float("nan")}).encode()),
+    ):
+        (folder / "records" / name).write_bytes(content)
+    (folder / "ablations").mkdir()
+    (folder / "ablations" / "alpha.csv").write_text("ablation,file\n")
+    found = read_results(folder)
+    assert len(found.records) == 3
+    assert len(found.problems) == 8
+    content = report(tmp_path, folder)
+    top = content[: content.index("<h2>")]
+    for name in ("half", "empty", "bytes", "list", "no-accuracy", "beyond", "nan"):
+        assert f"records/{name}.json" in top
+    assert "ablations/alpha.csv" in top
+    assert str(tmp_path) not in content
+
+
+def test_repeated_cells_count_once(tmp_path):
+    folder = write(tmp_path, [record(accuracy=50.0), record(accuracy=60.0), record(seed=1)])
+    found = read_results(folder)
+    assert sorted(r["accuracy"] for r in found.records) == [60.0, 60.0]
+    assert "repeat a cell" in found.problems[0]
+
+
+def test_tuned_on_test_labels_is_said_in_red(tmp_path):
+    folder = write(tmp_path / "r", [record(), record("ncm", tuned_on="test labels", accuracy=70.0)])
+    content = report(tmp_path, folder)
+    assert re.search(r'<p class="bad"><b>1 of these records were tuned on test labels', content)
+    assert '<b class="bad">test labels</b>' in content
+    assert "--bad: #c0392b" in content
+
+
+def test_names_are_escaped(tmp_path):
+    folder = write(tmp_path / "r", [record(dataset="<script>alert(1)</script>", benchmark="a<b")])
+    content = report(tmp_path, folder)
+    assert "<script>" not in content and "&lt;script&gt;" in content
+
+
+def test_file_of_eval_and_tables_for_a_paper(tmp_path):
+    images, labels, text = example_stream(n=80, classes=4, width=8)
+    features = soba.FeatureSet(images, text, labels=labels)
+    features.save(tmp_path / "some.safetensors")
+
+    def run(*arguments, code=0):
+        command = [sys.executable, "-m", "soba.cli", *map(str, arguments)]
+        env = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(Path(soba.__file__).parents[1])}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    run("eval", "some.safetensors", "--orders", 2, "--json", "eval.json")
+    out = run("report", "eval.json", "-o", "r.html", "--markdown", "r.md", "--latex", "r.tex")
+    assert "10 records in r.html, r.md, r.tex" in out
+    assert "| SOBA+ |" in (tmp_path / "r.md").read_text()
+    assert r"\toprule" in (tmp_path / "r.tex").read_text()
+    out = run("ablate", "capacity", "some.safetensors", "--orders", 1)
+    assert "zero-shot" in out and "full" in out
+    assert {path.name for path in (tmp_path / "ablations").iterdir()} == {
+        "capacity.csv",
+        "capacity.png",
+        "capacity.svg",
+    }
+    (tmp_path / "empty").mkdir()
+    for arguments, problem in (
+        (["report", "none"], "no such file or folder"),
+        (["report", "empty"], "holds no records"),
+        (["report", "r.md"], "not whole JSON"),
+        (["report", "eval.json", "-o", "no/r.html"], "folder does not exist"),
+        (["ablate", "size", "some.safetensors"], "no ablation 'size'"),
+        (["ablate", "alpha", "none.npz"], "no such file"),
+    ):
+        assert problem in run(*arguments, code=2)
+
+
+def test_markdown_says_what_was_left_out(tmp_path):
+    folder = write(tmp_path / "r", [record()])
+    (folder / "records" / "half.json").write_text("{")
+    write_tables(tmp_path / "r.md", read_results(folder), "markdown")
+    assert (
+        (tmp_path / "r.md")
+        .read_text()
+        .startswith("**Left out of these tables:**\n\n- records/half")
+    )
+
+
+def test_ten_thousand_records_in_under_twenty_seconds(tmp_path):
+    methods = ["zero-shot", "ncm", "soba", "soba+", "tda", "gda", "tip-adapter", "mta"]
+    records = []
+    for benchmark in BENCHMARKS:
+        for model in ("RN50", "ViT-B-16", "tiny"):
+            for order in ("shuffled", "sorted", "mixed"):
+                more = {"benchmark": benchmark, "model": model, "order": order}
+                datasets = OOD if benchmark != "cross" else [f"set {k}" for k in range(10)]
+                records += grid(methods, datasets, seeds=7, **more)
+    assert len(records) >= 10_000
+    folder = write(tmp_path / "r", records)
+    start = time.process_time()  # a busy machine stretches the clock on the wall
+    report(tmp_path, folder)
+    assert time.process_time() - start < 20
