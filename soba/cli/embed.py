@@ -23,12 +23,13 @@ from soba.cli._common import (
     speed_bar,
 )
 from soba.datasets import NAMES, ImageSet, load, load_images
-from soba.datasets.icons import DOMAINS, icons
+from soba.datasets.icons import DOMAINS, IconSet, icons
 from soba.encode.encoder import Encoder
 from soba.encode.extract import Extraction
+from soba.encode.generated import GeneratedViews
 from soba.encode.load import TINY
 from soba.encode.prompts import read_class_names, templates
-from soba.encode.views import Views
+from soba.encode.views import ViewMaker, Views
 
 
 def embed_(
@@ -77,6 +78,11 @@ def embed_(
     check_folder(output)
     images = open_images(source, data, split, classes_file, per_class, seed)
     encoder = open_encoder(model, pretrained, device, precision, threads)
+    crops = Views(views, augmix, encoder.preprocess, seed)
+    maker: ViewMaker | None = crops if views > 1 else None
+    if generated is not None:
+        maker = GeneratedViews(crops, generated, generated_count)
+        maker.check(images.keys)
     made = Extraction(
         encoder,
         images,
@@ -84,7 +90,7 @@ def embed_(
         _templates(prompt, images, encoder),
         labels=images.labels,
         batch=batch,
-        views=Views(views, augmix, encoder.preprocess, seed) if views > 1 else None,
+        views=maker,
         allow_duplicates=source in NAMES,  # ImageNet says missile and sunglasses twice
     )
     with speed_bar() as progress:
@@ -105,7 +111,7 @@ def embed_(
 
 def _templates(prompt: str | None, images: ImageSet, encoder: Encoder) -> tuple[str, ...]:
     """What is asked for; else what the tiny CLIP was taught, or what the data set is known by."""
-    if prompt is None and encoder.name != TINY:
+    if prompt is None and (encoder.name != TINY or isinstance(images, IconSet)):
         return images.templates
     return templates(prompt or "icon")
 

@@ -23,7 +23,7 @@ from soba.encode.encoder import Encoder
 from soba.encode.pipeline import Images, batch_images, encode
 from soba.encode.prompts import classifier
 from soba.encode.store import FeatureSet, read_note
-from soba.encode.views import Views
+from soba.encode.views import ViewMaker
 
 _BLOCK = 1 << 20  # bytes moved at a time when rows of broken images are taken out
 
@@ -54,7 +54,7 @@ class Extraction:
     templates: Sequence[str]
     labels: np.ndarray | None = None
     batch: int = 64
-    views: Views | None = None
+    views: ViewMaker | None = None
     allow_duplicates: bool = False
     broken: dict[int, str] = field(default_factory=dict)  # filled in as images are read
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from soba.encode.encoder import Encoder
-from soba.encode.views import Views
+from soba.encode.views import ViewMaker
 
 _AHEAD = 2  # batches decoded while one is being encoded
 
@@ -44,7 +44,7 @@ def encode(
     *,
     batch: int = 64,
     start: int = 0,
-    views: Views | None = None,
+    views: ViewMaker | None = None,
     workers: int = 2,
 ) -> Iterator[Encoded]:
     """Encode images from `start` on. An image that cannot be read is reported, never fatal.
@@ -93,7 +93,7 @@ def encode(
                     future.cancel()
 
 
-def batch_images(batch: int, views: Views | None) -> int:
+def batch_images(batch: int, views: ViewMaker | None) -> int:
     """How many images one batch of the encoder holds."""
     return batch if views is None else max(1, batch // views.count)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -37,6 +37,17 @@ OPERATIONS = (
 
 _BILINEAR = Image.Resampling.BILINEAR
 _ATTEMPTS = 10
+
+
+class ViewMaker(Protocol):
+    """Whatever makes several pictures of one image."""
+
+    @property
+    def count(self) -> int: ...
+
+    def __call__(self, image: Image.Image, key: int | str) -> np.ndarray: ...
+
+    def policy(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
