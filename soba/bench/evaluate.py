@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,18 @@ import soba
 from soba.adapt._few_shot import FewShotAdapter
 from soba.adapt.base import Adapter, parameter_defaults
 from soba.bench.build import Workshop
-from soba.bench.metrics import accuracy, accuracy_at_coverage, calibration_error, softmax
+from soba.bench.metrics import (
+    accuracy,
+    accuracy_at_coverage,
+    accuracy_over_stream,
+    calibration_error,
+    softmax,
+)
 from soba.encode.store import FeatureSet
 from soba.registry import adapter_class
 
 Record = dict[str, Any]
+More = Callable[[np.ndarray, np.ndarray], Record]  # (order, logits) -> further entries
 COVERAGES = np.arange(1, 21) / 20  # shares of the samples that are answered
 PAPER_SCHEDULE = ("ncm", "soba")  # refresh at every tenth of the stream, as the paper has it
 
@@ -28,26 +35,33 @@ def evaluate(
     features: FeatureSet,
     methods: Iterable[str],
     *,
-    orders: int = 5,
+    orders: int | Sequence[int] = 5,
     overrides: dict[str, Any] | None = None,
     unsure: float = 0.0,
     step: Callable[[str, int], None] = lambda method, seed: None,
     workshop: Workshop | None = None,
+    arrange: Callable[[int], np.ndarray] | None = None,
+    more: More = lambda order, logits: {},
+    keep: Callable[[Record], None] = lambda record: None,
 ) -> list[Record]:
     """One record per (method, seed): the stream in the order `default_rng(seed).permutation(n)`.
 
     An episodic method takes each image by itself, so it runs once, in the order of the file.
-    `overrides` go to every method that has such a hyper-parameter; samples whose probability
-    stays below `unsure` count as not answered; `step` is called after each stream. `workshop` has
-    what some methods need besides: an encoder, a source set. All that can be checked is checked
-    before the first stream runs.
+    `orders` are a number of seeds, or the seeds themselves. `overrides` go to every method that
+    has such a hyper-parameter; samples whose probability stays below `unsure` count as not
+    answered; `step` is called after each stream. `workshop` has what some methods need besides: an
+    encoder, a source set. All that can be checked is checked before the first stream runs.
+
+    `arrange` gives another order for each seed, to episodic methods too. What `more` makes of an
+    order and its logits goes into the record; `keep` gets each record as soon as there is one.
     """
     methods = list(methods)
     if features.labels is None:
         raise ValueError(f"{features.source}: has no labels, accuracy cannot be measured")
     if len(features) == 0:
         raise ValueError(f"{features.source}: holds no images")
-    if orders < 1:
+    seeds = range(orders) if isinstance(orders, int) else orders
+    if len(seeds) < 1:
         raise ValueError(f"orders must be at least 1, not {orders}")
     workshop = Workshop(features) if workshop is None else workshop
     for name in methods:
@@ -61,8 +75,10 @@ def evaluate(
         workshop.make(name, settings[name])
     records = []
     for name in methods:
-        for seed in range(streams(name, orders)):
-            records.append(_run(name, workshop, settings[name], seed, unsure))
+        for seed in seeds[: streams(name, len(seeds))]:
+            order = None if arrange is None else arrange(seed)
+            records.append(_run(name, workshop, settings[name], seed, unsure, order, more))
+            keep(records[-1])
             step(name, seed)
     return records
 
@@ -132,13 +148,23 @@ def _stream(adapter: Adapter, images: np.ndarray, order: np.ndarray) -> tuple[np
     return np.concatenate(blocks), seconds
 
 
-def _run(name: str, workshop: Workshop, settings: Record, seed: int, unsure: float) -> Record:
+def _run(
+    name: str,
+    workshop: Workshop,
+    settings: Record,
+    seed: int,
+    unsure: float,
+    order: np.ndarray | None,
+    more: More,
+) -> Record:
     features = workshop.features
     assert features.labels is not None
     adapter = workshop.make(name, settings)
-    order = np.arange(len(features))
-    if not adapter.episodic:
-        order = np.random.default_rng(seed).permutation(order)
+    said = "as stored" if adapter.episodic and order is None else "shuffled"
+    if order is None:
+        order = np.arange(len(features))
+        if not adapter.episodic:
+            order = np.random.default_rng(seed).permutation(order)
     logits, seconds = _stream(adapter, features.image_features, order)
     labels = features.labels[order]
     probabilities = softmax(logits)
@@ -148,7 +174,7 @@ def _run(name: str, workshop: Workshop, settings: Record, seed: int, unsure: flo
         "encoder": features.fingerprint,
         "method": name,
         "seed": seed,
-        "order": "as stored" if adapter.episodic else "shuffled",
+        "order": said,
         "samples": len(labels),
         "views": features.views,
         "accuracy": accuracy(logits, labels),
@@ -156,6 +182,7 @@ def _run(name: str, workshop: Workshop, settings: Record, seed: int, unsure: flo
         "answered": 100.0 * float(sure.mean()),
         "accuracy_answered": accuracy(logits[sure], labels[sure]) if sure.any() else None,
         "accuracy_at_coverage": accuracy_at_coverage(probabilities, labels, COVERAGES).tolist(),
+        "accuracy_over_stream": accuracy_over_stream(logits, labels).tolist(),
         "seconds": seconds,
         "hyper_parameters": adapter.params,
         "tuned_on": getattr(adapter, "tuned_on_", None) or "paper or given",
@@ -166,4 +193,4 @@ def _run(name: str, workshop: Workshop, settings: Record, seed: int, unsure: flo
             "numpy": np.__version__,
             "soba-tta": soba.__version__,
         },
-    }
+    } | more(order, logits)

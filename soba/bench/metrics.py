@@ -37,6 +37,23 @@ def accuracy_at_coverage(
     return right
 
 
+def accuracy_over_stream(logits: np.ndarray, labels: np.ndarray, parts: int = 20) -> np.ndarray:
+    """Top-1 accuracy in percent of each twentieth of a stream, in its order.
+
+    A part without samples, in a stream of fewer than `parts`, repeats the part before it.
+
+    >>> logits = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> accuracy_over_stream(logits, np.array([0, 1, 1]), parts=4).tolist()
+    [100.0, 0.0, 100.0, 100.0]
+    """
+    hits = np.cumsum(np.append(0, logits.argmax(axis=1) == labels))
+    edges = np.ceil(np.arange(parts + 1) * len(labels) / parts).astype(int)
+    counts = np.diff(edges)
+    last = np.maximum.accumulate(np.where(counts > 0, np.arange(parts), 0))  # with samples
+    means: np.ndarray = 100.0 * np.diff(hits[edges])[last] / np.maximum(1, counts[last])
+    return means
+
+
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     """Expected calibration error in percent: |confidence - accuracy| over equal-width bins.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from soba.bench.orders import sorted_by_class
 from soba.encode.store import FeatureSet
 
 
@@ -80,9 +81,7 @@ def _zipf(
 def _sorted(
     images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
 ) -> Scenario:
-    turn = rng.permutation(len(text))
-    order = rng.permutation(len(labels))
-    order = order[np.argsort(turn[labels[order]], kind="stable")]
+    order = sorted_by_class(labels, len(text), rng)
     return Scenario(images[order], labels[order], text)
 
 

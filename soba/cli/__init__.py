@@ -14,6 +14,7 @@ except ImportError:  # the core installs without them
 import soba
 from soba.cli._common import err, out
 from soba.cli.ablate import ablate_
+from soba.cli.bench import app as bench
 from soba.cli.classify import classify_
 from soba.cli.demo import demo_
 from soba.cli.doctor import doctor_
@@ -66,5 +67,6 @@ app.command("eval")(eval_)
 app.command("stress")(stress_)
 app.command("ablate")(ablate_)
 app.command("report")(report_)
+app.add_typer(bench, name="bench")
 app.command("methods")(methods_)
 app.command("doctor")(doctor_)

@@ -1,0 +1,137 @@
+"""Features of image sets, made once: a file's name says what went into it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from soba._files import replacing
+from soba.datasets import ImageSet
+from soba.datasets.icons import IconSet
+from soba.encode.encoder import Encoder
+from soba.encode.extract import Extraction
+from soba.encode.prompts import classifier
+from soba.encode.store import FeatureSet
+from soba.encode.views import Views
+
+_SECONDS_EVERY = 2.0  # how often the time spent is written down
+
+
+@dataclass(frozen=True)
+class FeatureFolder:
+    """A folder of feature files of one encoder.
+
+    A file carries a digest of encoder, prompts, images and views in its name: what is there can
+    be used, what is asked for with other settings gets another file. Beside it, in a .json file,
+    are the seconds it took, over all runs that worked on it.
+
+    Parameters
+    ----------
+    templates
+        In place of the ones each set is usually scored with.
+    views, augmix
+        As :class:`soba.encode.views.Views` makes them; one view is the image alone.
+    broken
+        Filled in with the images that could not be read: (set, key) -> why.
+    """
+
+    folder: Path
+    encoder: Encoder
+    templates: tuple[str, ...] | None = None
+    views: int = 1
+    augmix: bool = False
+    batch: int = 64
+    broken: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def path(self, images: ImageSet) -> Path:
+        """Where the features of a set are, or will be."""
+        job = self._job(images)
+        parts: dict[str, Any] = {
+            "fingerprint": job.fingerprint,
+            "class_names": list(images.class_names),
+            "keys": hashlib.sha256("\n".join(images.keys).encode()).hexdigest(),
+            "views": None if job.views is None else job.views.policy(),
+            "batch": self.batch,
+        }
+        if isinstance(images, IconSet):
+            parts["drawn"] = [images.recipe, images.look, images.seed, images.size]
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        views = f"-{self.views}views" if self.views > 1 else ""
+        return self.folder / f"{images.name}{views}-{digest[:12]}.safetensors"
+
+    def get(
+        self, images: ImageSet, step: Callable[[int], None] = lambda done: None
+    ) -> tuple[FeatureSet, float]:
+        """The features of a set, and the seconds their extraction took in all.
+
+        `step` is called with the number of images encoded since the last call.
+        """
+        target = self.path(images)
+        if target.exists():
+            return FeatureSet.load(target), seconds_of(target) or 0.0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        job = self._job(images)
+        before, start = seconds_of(target) or 0.0, time.perf_counter()
+        counted, written = 0, 0.0
+
+        def stepped(done: int, total: int) -> None:
+            nonlocal counted, written
+            spent = time.perf_counter() - start
+            if spent - written > _SECONDS_EVERY:
+                _note_seconds(target, before + spent)
+                written = spent
+            step(done - counted)
+            counted = done
+
+        features = job.run(target, stepped)
+        seconds = round(before + time.perf_counter() - start, 3)
+        _note_seconds(target, seconds)
+        self.broken.update({(images.name, images.keys[i]): why for i, why in job.broken.items()})
+        return features, seconds
+
+    def prompt_features(self, images: ImageSet) -> np.ndarray:
+        """(P, C, d): the text features of each prompt by itself."""
+        return np.stack(
+            [
+                classifier(
+                    self.encoder.encode_texts,
+                    images.class_names,
+                    [template],
+                    allow_duplicates=True,
+                )
+                for template in self.templates or images.templates
+            ]
+        )
+
+    def _job(self, images: ImageSet) -> Extraction:
+        views = None
+        if self.views > 1:
+            views = Views(self.views, self.augmix, self.encoder.preprocess)
+        return Extraction(
+            self.encoder,
+            images,
+            images.class_names,
+            self.templates or images.templates,
+            labels=images.labels,
+            batch=self.batch,
+            views=views,
+            allow_duplicates=True,  # ImageNet says missile and sunglasses twice
+        )
+
+
+def seconds_of(target: Path) -> float | None:
+    """The seconds a feature file took to make, if that was noted beside it."""
+    note = target.with_suffix(".json")
+    return float(json.loads(note.read_text())["encode_seconds"]) if note.is_file() else None
+
+
+def _note_seconds(target: Path, seconds: float) -> None:
+    with replacing(target.with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps({"encode_seconds": seconds}))

@@ -1,0 +1,190 @@
+"""The grid: cells, what they are made of, and that nothing is done twice."""
+
+import json
+
+import numpy as np
+import pytest
+from colours import ColourEncoder, Colours
+
+import soba
+from soba.bench.evaluate import evaluate
+from soba.bench.feature_folder import FeatureFolder
+from soba.bench.grid import Grid
+from soba.bench.plan import Plan
+
+METHODS = ("zero-shot", "ncm", "tda", "soba+")
+
+
+def make(results, methods=METHODS, views=1, encoder=None, source=None, **settings):
+    plan = Plan(source or Colours(), methods, views=views, **({"orders": 2} | settings))
+    folder = FeatureFolder(results / "features", encoder or ColourEncoder(), views=views)
+    return Grid(plan, folder, results, model="colours")
+
+
+def without_seconds(records):
+    return [{k: v for k, v in r.items() if k not in ("seconds", "encode_seconds")} for r in records]
+
+
+def test_one_record_a_cell_with_all_that_readers_need(tmp_path):
+    grid = make(tmp_path)
+    work, done = grid.work(), []
+    records = grid.run(lambda what, amount: done.append(amount))
+    assert sum(done) == work
+    files = list((tmp_path / "records").iterdir())
+    assert len(files) == len(records) == 3 * 4 * 2
+    assert all(path.suffix == ".json" for path in files)
+    assert sorted(map(str, (json.loads(path.read_text()) for path in files))) == sorted(
+        map(str, records)
+    )
+    record = records[2]
+    assert (record["benchmark"], record["model"], record["order"]) == (
+        "colours",
+        "colours",
+        "shuffled",
+    )
+    assert (record["dataset"], record["method"], record["seed"]) == ("plain", "ncm", 0)
+    assert record["encode_seconds"] > 0 and record["seconds"] > 0
+    assert record["prompts"] == ["a {} patch.", "something {}."]
+    assert record["view_policy"] == "one view"
+    assert len(record["accuracy_over_stream"]) == 20
+    assert np.mean(record["accuracy_over_stream"]) == pytest.approx(record["accuracy"], abs=3)
+    [features] = (tmp_path / "features").glob("plain-*.safetensors")
+    [same] = evaluate(soba.FeatureSet.load(features), ["ncm"], orders=1)
+    assert record["accuracy"] == same["accuracy"]  # shuffled is evaluate's own order
+
+
+def test_what_is_there_is_used_and_what_is_missing_is_made(tmp_path):
+    encoder = ColourEncoder()
+    records = make(tmp_path, encoder=encoder).run()
+    encoded = encoder.images_encoded
+    for path in sorted((tmp_path / "records").iterdir())[::3]:
+        path.unlink()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    again = make(tmp_path, encoder=encoder)
+    assert again.work() == 64 * (len(records) - len(before))
+    assert without_seconds(again.run()) == without_seconds(records)
+    assert encoder.images_encoded == encoded
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+    assert again.work() == 0
+    more = make(tmp_path, encoder=encoder, orders=3).run()
+    assert len(more) == 3 * 4 * 3
+    assert encoder.images_encoded == encoded
+
+
+def test_other_settings_are_other_files(tmp_path):
+    make(tmp_path, ("zero-shot",)).run()
+    make(tmp_path, ("zero-shot",), views=3).run()
+    other = ColourEncoder()
+    other.fingerprint = "colours-2"
+    make(tmp_path, ("zero-shot",), encoder=other).run()
+    assert len(list((tmp_path / "features").glob("plain-*.safetensors"))) == 3
+    assert len(list((tmp_path / "records").iterdir())) == 3 * 3 * 2
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    make(tmp_path, ("zero-shot",)).run()
+    path = next((tmp_path / "records").iterdir())
+    path.write_text("{")
+    with pytest.raises(ValueError, match=f"{path.name}: not a record"):
+        make(tmp_path, ("zero-shot",)).run()
+
+
+def test_two_runs_at_once_do_not_meet(tmp_path):
+    def step(what, amount):
+        with pytest.raises(ValueError, match="another run is working in this folder"):
+            make(tmp_path).run()
+
+    make(tmp_path, ("zero-shot",)).run(step)
+
+
+@pytest.mark.parametrize("order", ["sequence", "mixed"])
+def test_all_domains_as_one_stream(tmp_path, order):
+    records = make(tmp_path, ("zero-shot", "soba+"), order=order).run()
+    assert len(records) == 4
+    for record in records:
+        assert (record["dataset"], record["order"]) == ("colours-all", order)
+        assert record["samples"] == 12 * (8 + 8 + 4)
+        scores = record["accuracy_per_domain"]
+        assert list(scores) == ["plain", "noisy", "few"]
+        assert np.average(list(scores.values()), weights=[8, 8, 4]) == pytest.approx(
+            record["accuracy"]
+        )
+    # Zero-shot: a domain by itself has the same answers, where it has the same classes.
+    alone = make(tmp_path, ("zero-shot",)).run()
+    by_name = {record["dataset"]: record["accuracy"] for record in alone}
+    assert records[0]["accuracy_per_domain"]["noisy"] == by_name["noisy"]
+    assert records[0]["accuracy_per_domain"]["few"] <= by_name["few"]
+
+
+def test_few_shot_methods_get_the_train_set_under_their_own_labels(tmp_path):
+    records = make(tmp_path, ("zero-shot", "gda"), orders=1).run()
+    score = {(r["dataset"], r["method"]): r["accuracy"] for r in records}
+    for dataset in ("plain", "noisy", "few"):
+        assert score[dataset, "gda"] > score[dataset, "zero-shot"]
+    assert len(list((tmp_path / "features").glob("*-train-*.safetensors"))) == 1
+
+
+def test_methods_on_views_and_on_prompts(tmp_path):
+    methods = ("zero-shot", "clip+views", "mta-ensemble-vote")
+    records = make(tmp_path, methods, views=6).run()
+    assert [(r["method"], r["seed"]) for r in records[:4]] == [
+        ("zero-shot", 0),
+        ("zero-shot", 1),
+        ("clip+views", 0),
+        ("mta-ensemble-vote", 0),
+    ]
+    assert json.loads(records[0]["view_policy"])["count"] == 6
+    assert {record["order"] for record in records} == {"shuffled"}
+
+
+def test_all_problems_are_found_before_any_work(tmp_path):
+    plan = Plan(Colours(), ("mta", "mta-ensemble-vote", "ncm"), order="mixed", tune_on="val")
+    assert plan.problems() == [
+        "mta: needs 5 views at least: say --views",
+        "mta-ensemble-vote: needs 5 views at least: say --views",
+        "mta-ensemble-vote: lets the prompts of one set vote; not for mixed",
+        "few: no val",
+    ]
+    with pytest.raises(ValueError, match="no order 'random'; there are: shuffled"):
+        Plan(Colours(), ("ncm",), order="random")
+    with pytest.raises(ValueError, match="cannot tune on 'imagnet'"):
+        Plan(Colours(), ("ncm",), tune_on="imagnet")
+
+
+def test_tuning_says_what_it_saw(tmp_path):
+    def run(tune_on, methods=("zero-shot", "ncm", "gda"), **settings):
+        records = make(tmp_path, methods, orders=1, tune_on=tune_on, **settings).run()
+        return {(r["dataset"], r["method"]): r for r in records}
+
+    said = {
+        tune_on: {key: record["tuned_on"] for key, record in run(tune_on).items()}
+        for tune_on in ("paper", "test", "plain", "stream")
+    }
+    assert set(said["paper"].values()) == {"paper or given"}
+    assert {value[m] for value in said.values() for m in value if m[1] == "zero-shot"} == {
+        "paper or given"
+    }
+    assert said["test"]["noisy", "ncm"] == said["test"]["noisy", "gda"] == "test labels"
+    assert said["plain"]["noisy", "ncm"] == "plain"
+    assert said["plain"]["plain", "ncm"] == "test labels"  # its own labels: a leak
+    assert said["stream"]["noisy", "ncm"] == "stream"
+    # The alpha in the record is the best of the search; one search served all three sets.
+    [searched] = (tmp_path / "tuning").glob("*-ncm-shuffled-plain-*.json")
+    found = json.loads(searched.read_text())
+    assert found["scores"][str(found["alpha"])] == max(found["scores"].values())
+    used = {r["hyper_parameters"]["alpha"] for k, r in run("plain").items() if k[1] == "ncm"}
+    assert used == {found["alpha"]}
+    # What is not tuned is not run again for each way of tuning the others.
+    assert len(list((tmp_path / "records").glob("*zero-shot*"))) == 3
+
+
+def test_tuning_on_a_validation_split(tmp_path):
+    class TwoDomains(Colours):
+        datasets = ("plain", "noisy")
+
+    grid = make(tmp_path, ("ncm", "gda"), source=TwoDomains(), tune_on="val")
+    work, done = grid.work(), []
+    records = grid.run(lambda what, amount: done.append(amount))
+    assert sum(done) == work
+    assert {record["tuned_on"] for record in records} == {"val"}
+    assert len(list((tmp_path / "features").glob("*-val-*.safetensors"))) == 2

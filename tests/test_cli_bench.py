@@ -1,0 +1,140 @@
+"""`soba bench` as a person runs it: in a process of its own, killed without warning."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from image_trees import Pictures, coop_tree, generated_split, imagenet_tree
+
+from soba.datasets.icons import DOMAINS, drawings_of
+
+LIVE = [f"icons-{name}" for name in DOMAINS if drawings_of(name)]  # domains that have drawings
+ENV = {"COLUMNS": "160", "PATH": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "soba.cli", "bench", *map(str, arguments)]
+
+
+def run(*arguments, code=0):
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=ENV)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def records(results: Path):
+    """All records, without the seconds, by file name."""
+    found = {}
+    for path in (results / "records").glob("*.json"):
+        record = json.loads(path.read_text())
+        found[path.name] = {k: v for k, v in record.items() if "seconds" not in k}
+    return found
+
+
+def kill_when(results: Path, enough, arguments):
+    """Start a run, and kill it as soon as `enough(results)`."""
+    process = subprocess.Popen(
+        command(*arguments), env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not enough(results) and process.poll() is None:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def begun_encoding(results):
+    return any(path.stat().st_size for path in (results / "features").glob("*.partial"))
+
+
+def killed_and_undisturbed(tmp_path, options, half):
+    """Records of a run killed while encoding and again half way, and of a quiet one."""
+    killed, quiet = tmp_path / "killed", tmp_path / "quiet"
+    arguments = ("icons", "-o", killed, *options)
+    assert kill_when(killed, begun_encoding, arguments) == -signal.SIGKILL
+    assert not records(killed)
+
+    def half_done(results):
+        return len(list((results / "records").glob("*.json"))) >= half
+
+    assert kill_when(killed, half_done, arguments) == -signal.SIGKILL
+    so_far = records(killed)
+    assert half <= len(so_far) < 2 * half
+    run(*arguments)
+    run("icons", "-o", quiet, *options)
+    whole = records(killed)
+    assert so_far.items() <= whole.items()  # nothing was done again
+    assert whole == records(quiet)
+    return whole
+
+
+def test_killed_runs_go_on_and_end_like_undisturbed_ones(tmp_path):
+    options = ["--datasets", ",".join(LIVE[1:3]), "--per-class", 1, "--orders", 3]
+    options += ["--methods", "zero-shot,ncm,soba+", "--threads", 1]
+    whole = killed_and_undisturbed(tmp_path, options, half=9)
+    assert len(whole) == 2 * 3 * 3
+
+
+@pytest.mark.long
+def test_the_whole_icon_benchmark_in_ten_minutes(tmp_path):
+    methods = "zero-shot,ncm,tda,soba,soba+,gda,tip-adapter,clip+views,mta,zero"
+    options = ["--datasets", ",".join(LIVE), "--methods", methods, "--views", 8, "--orders", 5]
+    start = time.perf_counter()
+    run("icons", "-o", tmp_path / "timed", *options)
+    assert time.perf_counter() - start < 600
+    whole = killed_and_undisturbed(tmp_path, options, half=len(LIVE) * 10)
+    assert whole == records(tmp_path / "timed")
+    assert len(whole) == len(LIVE) * (5 * 5 + 5)
+
+
+def test_the_table_and_test_labels_in_red(tmp_path):
+    options = ["--datasets", LIVE[1], "--per-class", 1, "--orders", 1, "-o", tmp_path]
+    out = run("icons", *options, "--methods", "zero-shot,tda")
+    assert all(word in out for word in (LIVE[1], "zero-shot", "tda", "average", "ood-average"))
+    assert "warning" not in out and "quoted" not in out
+    out = run("icons", *options, "--methods", "zero-shot,tda", "--tune-on", "test")
+    assert "red numbers were tuned on the test labels" in out and "(tda)" in out
+    assert "no data set 'icons-moon'" in run("icons", "--datasets", "icons-moon", code=2)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return Pictures(tmp_path)
+
+
+def test_wrong_trees_are_all_named_before_any_encoding(tmp_path, pictures):
+    root, results = tmp_path / "data", tmp_path / "results"
+    coop_tree(root, pictures, "dtd", generated_split("dtd"))
+    images = coop_tree(root, pictures, "pets", generated_split("pets"))
+    for path in list(images.rglob("*.jpg"))[:3]:
+        path.rename(path.with_suffix(".jpeg"))
+    out = run("cross", "--data", root, "--datasets", "dtd,pets,eurosat", "-o", results, code=2)
+    assert "nothing was encoded" in out
+    assert "dtd: " in out and "pets: " in out and "eurosat: " in out
+    assert not results.exists()
+    v2 = imagenet_tree(
+        tmp_path / "ood", pictures, "imagenet-v2", images=3, folders=("0", "1", "n01440764")
+    )
+    assert v2.is_dir()
+    out = run(
+        "ood", "--data", tmp_path / "ood", "--datasets", "imagenet-v2,imagenet-r", "-o", results,
+        code=2,
+    )  # fmt: skip
+    assert "imagenet-v2: " in out and "imagenet-r: " in out
+    assert "--data must be the folder" in run("ood", code=2)
+    assert "has only a test split" in run("ood", "--data", root, "--tune-on", "val", code=2)
+
+
+def test_efficiency(tmp_path):
+    out = run("efficiency", "--per-class", 1, "--repeats", 1, "--methods", "zero-shot,soba")
+    assert all(word in out for word in ("adapt / zero-shot", "encode s", "quoted min", "13.8"))
+    options = ["--datasets", LIVE[1], "--per-class", 1, "--methods", "zero-shot", "-o", tmp_path]
+    run("icons", *options)
+    [file] = (tmp_path / "features").glob("*.safetensors")
+    out = run("efficiency", file, "--repeats", 1)
+    assert "166 images" in out and "soba+" in out
