@@ -300,7 +300,12 @@ class Grid:
 
         def run(alpha: float) -> float:
             [record] = self._evaluate(
-                Workshop(features), method, [tuning.SEED], {"alpha": alpha}, searched, more=agreement
+                Workshop(features),
+                method,
+                [tuning.SEED],
+                {"alpha": alpha},
+                searched,
+                more=agreement,
             )
             step(f"alpha of {method} on {self.plan.tune_on}", STREAM_WORK)
             return float(record["agreement" if blind else "accuracy"])
