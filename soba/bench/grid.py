@@ -8,19 +8,14 @@ records of an undisturbed one, but for the seconds.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from soba._files import replacing
 from soba.adapt.base import parameter_defaults
 from soba.bench import tuning
 from soba.bench.build import Workshop
@@ -28,6 +23,7 @@ from soba.bench.evaluate import Record, evaluate
 from soba.bench.feature_folder import FeatureFolder
 from soba.bench.orders import arrange, join
 from soba.bench.plan import Plan, Stream, is_few_shot
+from soba.bench.record_files import alone, digest, plain_name, read_record, write_record
 from soba.datasets import ImageSet
 from soba.encode.encoder import Encoder
 from soba.encode.store import FeatureSet
@@ -75,11 +71,13 @@ class Grid:
     ) -> None:
         if folder.views != plan.views:
             raise ValueError(f"{folder.views} views are made where {plan.views} are planned")
-        self.plan, self.folder, self.results, self.model = plan, folder, results, model
+        self.plan, self.results, self.model = plan, results, model
+        # Methods that can do with one view have cells of their own, whatever the others take.
+        self._folders = {plan.views: folder} | {1: dataclasses.replace(folder, views=1)}
         self.tunable = tunable
         self._trained: dict[str, Any] = {}  # prompts learned on the source set serve all others
         self._images: dict[tuple[str, str], ImageSet] = {}
-        self._paths: dict[tuple[str, str], Path] = {}
+        self._paths: dict[tuple[str, str, int], Path] = {}
 
     def work(self) -> int:
         """What `step` will count up to."""
@@ -92,9 +90,9 @@ class Grid:
                     continue
                 total += STREAM_WORK * missing
                 files = {}
+                views = self.plan.views_of(method)
                 for name, split in self.plan.needed(stream, method):
-                    images = self._open(name, split)
-                    files[self._path(name, split)] = len(images) * self.folder.views
+                    files[self._path(name, split, views)] = len(self._open(name, split)) * views
                 if self.plan.candidates(method):
                     streams = len(self.plan.candidates(method))
                     files[self._tuning_file(stream, method)] = STREAM_WORK * streams
@@ -109,15 +107,15 @@ class Grid:
         """Do what has not been done, and return the records of all cells."""
         for name in ("features", "records", "tuning"):
             (self.results / name).mkdir(parents=True, exist_ok=True)
-        with _alone(self.results):
+        with alone(self.results):
             for stream in self.plan.streams:
-                missing = {method: self._missing(stream, method) for method in self.plan.methods}
-                if not any(missing.values()):
-                    continue
-                loaded = self._load(stream, "test", step)
-                for method, seeds in missing.items():
+                loaded: dict[int, Loaded] = {}
+                for method in self.plan.methods:
+                    seeds, views = self._missing(stream, method), self.plan.views_of(method)
                     if seeds:
-                        self._fill(stream, method, seeds, loaded, step)
+                        if views not in loaded:
+                            loaded[views] = self._load(stream, "test", views, step)
+                        self._fill(stream, method, seeds, loaded[views], step)
         return self.records()
 
     def records(self) -> list[Record]:
@@ -128,7 +126,7 @@ class Grid:
             for method in self.plan.methods
             for seed in self.plan.seeds(method)
         ]
-        return [_read(path) for path in paths if path.exists()]
+        return [read_record(path) for path in paths if path.exists()]
 
     def _fill(
         self, stream: Stream, method: str, seeds: list[int], loaded: Loaded, step: Step
@@ -142,7 +140,7 @@ class Grid:
             entries = self._entries(stream, loaded) | {"tuned_on": tuned_on}
             if is_few_shot(method) and method not in list_tuners():
                 entries["tuned_on"] = self._searched_itself(record["tuned_on"])
-            _write(self._record_file(stream, method, record["seed"]), record | entries)
+            write_record(self._record_file(stream, method, record["seed"]), record | entries)
             step(f"{method} on {stream.name}", STREAM_WORK)
 
         self._evaluate(workshop, method, seeds, overrides, loaded, keep, self._by_domain(loaded))
@@ -208,21 +206,24 @@ class Grid:
             self._images[dataset, split] = dataclasses.replace(images, name=called)
         return self._images[dataset, split]
 
-    def _path(self, dataset: str, split: str) -> Path:
-        if (dataset, split) not in self._paths:  # every cell asks, and a path is a long digest
-            self._paths[dataset, split] = self.folder.path(self._open(dataset, split))
-        return self._paths[dataset, split]
+    def _path(self, dataset: str, split: str, views: int) -> Path:
+        key = dataset, split, views
+        if key not in self._paths:  # every cell asks, and a path is a long digest
+            self._paths[key] = self._folders[views].path(self._open(dataset, split))
+        return self._paths[key]
 
-    def _features(self, dataset: str, split: str, step: Step) -> tuple[FeatureSet, float]:
+    def _features(
+        self, dataset: str, split: str, views: int, step: Step
+    ) -> tuple[FeatureSet, float]:
         images = self._open(dataset, split)
 
         def encoded(count: int) -> None:
-            step(f"encoding {images.name}", count * self.folder.views)
+            step(f"encoding {images.name}", count * views)
 
-        return self.folder.get(images, encoded)
+        return self._folders[views].get(images, encoded)
 
-    def _load(self, stream: Stream, split: str, step: Step) -> Loaded:
-        parts = [self._features(dataset, split, step) for dataset in stream.datasets]
+    def _load(self, stream: Stream, split: str, views: int, step: Step) -> Loaded:
+        parts = [self._features(dataset, split, views, step) for dataset in stream.datasets]
         ids = [self.plan.source.class_ids(dataset) for dataset in stream.datasets]
         seconds = sum(seconds for _, seconds in parts)
         if len(parts) == 1:
@@ -239,14 +240,14 @@ class Grid:
         source = None
         if is_few_shot(method):
             name = self.plan.source.train_set(stream.datasets[0], transfer=True)
-            source, _ = self._features(name, "train", step)
+            source, _ = self._features(name, "train", self.plan.views_of(method), step)
         return Workshop(loaded.features, self.tunable, source, self._trained)
 
     def _equipped(self, stream: Stream, method: str, loaded: Loaded, step: Step) -> FeatureSet:
         """The features with prompts and labelled samples, for the methods that take them."""
-        features = loaded.features
+        features, views = loaded.features, self.plan.views_of(method)
         if adapter_class(method).per_prompt:
-            prompts = self.folder.prompt_features(self._open(stream.datasets[0], "test"))
+            prompts = self._folders[views].prompt_features(self._open(stream.datasets[0], "test"))
             features = dataclasses.replace(features, prompt_features=prompts)
         if not is_few_shot(method):
             return features
@@ -254,7 +255,7 @@ class Grid:
         index = {key: label for label, key in enumerate(loaded.class_ids)}
         source = self.plan.source
         for name in dict.fromkeys(source.train_set(d, transfer=False) for d in stream.datasets):
-            shots, _ = self._features(name, "train", step)
+            shots, _ = self._features(name, "train", views, step)
             mapped = np.array([index.get(key, -1) for key in source.class_ids(name)])
             assert shots.labels is not None
             found = mapped[shots.labels]  # -1: a class that is not told apart here
@@ -267,7 +268,9 @@ class Grid:
         )
         if self.plan.tune_on not in ("val", "test"):
             return features
-        held_out = loaded if self.plan.tune_on == "test" else self._load(stream, "val", step)
+        held_out = loaded
+        if self.plan.tune_on == "val":
+            held_out = self._load(stream, "val", views, step)
         return dataclasses.replace(
             features,
             val_features=held_out.features.image_features,
@@ -282,15 +285,17 @@ class Grid:
             return {}, tuning.PAPER
         path = self._tuning_file(stream, method)
         if not path.exists():
-            searched = loaded
+            searched, views = loaded, self.plan.views_of(method)
             if self.plan.tune_on == "val":
-                searched = self._load(stream, "val", step)
-            elif self.plan.tuning_set:
-                searched = self._load(Stream(self.plan.tune_on, (self.plan.tune_on,)), "test", step)
+                searched = self._load(stream, "val", views, step)
+            elif name := self.plan.tuning_set:
+                searched = self._load(Stream(name, (name,)), "test", views, step)
             found = tuning.search(method, self._scored(method, searched, step))
             scores = {str(alpha): score for alpha, score in found.scores.items()}
-            _write(path, {"alpha": found.alpha, "scores": scores})
-        return {"alpha": _read(path)["alpha"]}, tuning.tuned_on(self.plan.tune_on, stream.datasets)
+            write_record(path, {"alpha": found.alpha, "scores": scores})
+        return {"alpha": read_record(path)["alpha"]}, tuning.tuned_on(
+            self.plan.tune_on, stream.datasets
+        )
 
     def _scored(self, method: str, searched: Loaded, step: Step) -> Callable[[float], float]:
         """How good an alpha is, on one stream of its own."""
@@ -326,70 +331,32 @@ class Grid:
 
     def _record_file(self, stream: Stream, method: str, seed: int) -> Path:
         parts = self._identity(stream, method) | {"seed": seed}
-        name = f"{self.model}-{stream.name}-{method}-{self.plan.order}-{seed}-{_digest(parts)}.json"
-        return self.results / "records" / _plain(name)
+        name = f"{self.model}-{stream.name}-{method}-{self.plan.order}-{seed}-{digest(parts)}.json"
+        return self.results / "records" / plain_name(name)
 
     def _tuning_file(self, stream: Stream, method: str) -> Path:
         parts = self._identity(stream, method) | {"factors": tuning.FACTORS, "seed": tuning.SEED}
         where = stream.name
         if self.plan.tuning_set:  # searched once, for all sets
-            file = self._path(self.plan.tune_on, "test").name
+            file = self._path(self.plan.tune_on, "test", self.plan.views_of(method)).name
             parts |= {"files": [file], "benchmark": None}
             where = self.plan.tune_on
         order, tune_on = self.plan.order, self.plan.tune_on
-        name = f"{self.model}-{where}-{method}-{order}-{tune_on}-{_digest(parts)}.json"
-        return self.results / "tuning" / _plain(name)
+        name = f"{self.model}-{where}-{method}-{order}-{tune_on}-{digest(parts)}.json"
+        return self.results / "tuning" / plain_name(name)
 
     def _identity(self, stream: Stream, method: str) -> Record:
         """All that decides the content of a cell, but for the seed.
 
         What is not tuned is the same cell, whatever the others are tuned on.
         """
-        needed = self.plan.needed(stream, method)
+        needed, views = self.plan.needed(stream, method), self.plan.views_of(method)
         return {
             "benchmark": self.plan.source.name,
             "method": method,
             "defaults": parameter_defaults(adapter_class(method)),
             "order": self.plan.order,
             "tune_on": self.plan.tune_on if self.plan.tuned(method) else "paper",
-            "files": [self._path(name, split).name for name, split in needed],
+            "files": [self._path(name, split, views).name for name, split in needed],
             "fallback": self.plan.fallback and method == "difftpt",
         }
-
-
-def _digest(parts: Record) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def _plain(name: str) -> str:
-    """As a file name on any system."""
-    return re.sub(r"[^\w.+-]", "_", name)
-
-
-def _read(path: Path) -> Record:
-    try:
-        record: Record = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not a record; remove it to run its cell again") from error
-    return record
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
-
-
-@contextlib.contextmanager
-def _alone(results: Path) -> Iterator[None]:
-    """Two runs at once would write into each other's begun feature files."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system; then nobody watches
-        yield
-        return
-    with (results / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(f"{results}: another run is working in this folder") from error
-        yield  # the system lets go of the lock, however the run ends

@@ -52,7 +52,7 @@ class Icons:
     """
 
     chosen: Sequence[str] = ()
-    per_class: int = 20
+    per_class: int = 16
     shots: int = 16
     seed: int = 0
     size: int = 96

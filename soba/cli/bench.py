@@ -101,12 +101,19 @@ def bench_(
     order: OrderName = "shuffled",
     views: ViewCount = 1,
     augmix: Augmix = False,
+    stream_views: Annotated[
+        bool,
+        typer.Option(
+            "--stream-views",
+            help="Give the views to all methods, by TDA's rule, not only to those that need them.",
+        ),
+    ] = False,
     tune_on: TuneOn = "paper",
     fallback: Annotated[
         bool, typer.Option("--fallback", help="Run difftpt without generated views, and say so.")
     ] = False,
     shots: Shots = 16,
-    per_class: Annotated[int, typer.Option(min=1, help="Icons per class.")] = 20,
+    per_class: Annotated[int, typer.Option(min=1, help="Icons per class.")] = 16,
     prompt: Templates = None,
     output: Output = Path("results"),
     batch: Batch = 64,
@@ -130,7 +137,7 @@ def bench_(
         raise ValueError(f"bench {benchmark}: --data must be the folder that holds the data sets")
     else:
         source = OnDisk(benchmark, data, chosen, shots)
-    plan = Plan(source, names, orders, order, tune_on, views, fallback)
+    plan = Plan(source, names, orders, order, tune_on, views, stream_views, fallback)
     _stop_at(plan.problems())
     if encoder is None:
         encoder = open_encoder(model, pretrained, device, precision, threads)
@@ -164,7 +171,7 @@ def bench_(
 app.command(
     "ood",
     help="ImageNet and its variants -A, -V2, -R and -Sketch. For the paper's setting on the "
-    "variants add `--views 64 --augmix`, as TDA has it.",
+    "variants add `--views 64 --augmix --stream-views`, as TDA has it.",
 )(bench_)
 app.command("cross", help="The ten fine-grained data sets, from Aircraft to UCF101.")(bench_)
 app.command(

@@ -73,7 +73,7 @@ def test_what_is_there_is_used_and_what_is_missing_is_made(tmp_path):
 
 def test_other_settings_are_other_files(tmp_path):
     make(tmp_path, ("zero-shot",)).run()
-    make(tmp_path, ("zero-shot",), views=3).run()
+    make(tmp_path, ("zero-shot",), views=3, stream_views=True).run()
     other = ColourEncoder()
     other.fingerprint = "colours-2"
     make(tmp_path, ("zero-shot",), encoder=other).run()
@@ -133,7 +133,12 @@ def test_methods_on_views_and_on_prompts(tmp_path):
         ("clip+views", 0),
         ("mta-ensemble-vote", 0),
     ]
-    assert json.loads(records[0]["view_policy"])["count"] == 6
+    assert (records[0]["views"], records[0]["view_policy"]) == (1, "one view")
+    assert json.loads(records[2]["view_policy"])["count"] == records[2]["views"] == 6
+    # Cells on one view are those of a run without views.
+    assert make(tmp_path, ("zero-shot",)).work() == 0
+    [record, *_] = make(tmp_path, ("soba+",), views=6, stream_views=True).run()
+    assert record["views"] == 6
     assert {record["order"] for record in records} == {"shuffled"}
 
 
