@@ -26,18 +26,17 @@ def main() -> None:
     encoder = OnnxEncoder.tiny()
     rows = [accuracies(encoder, domain) for domain in DOMAINS]
     losses = run["loss"]
-    every = run["steps"] // len(losses)
-    steps = every * np.arange(1, len(losses) + 1)
-    read = [i for i, row in enumerate(losses) if len(row) == 3]
+    steps = run["every"] * np.arange(1, len(losses) + 1)
+    titles = {
+        "seen": "image to its name",
+        "read": "caption to its name",
+        "contrast": "images and captions, contrastive",
+    }
     curves(
         tiny.ROOT / "docs" / "tiny_clip.png",
         {
-            "image to its name": (steps, np.array([row[0] for row in losses])),
-            "caption to its name": (steps[read], np.array([losses[i][1] for i in read])),
-            "images and captions, contrastive": (
-                steps[read],
-                np.array([losses[i][2] for i in read]),
-            ),
+            title: (steps, np.array([row.get(k, np.nan) for row in losses]))
+            for k, title in titles.items()
         },
         title="training of the tiny CLIP",
         x_label="step",
@@ -87,9 +86,9 @@ def text(run: dict[str, object], encoder: OnnxEncoder, rows: list[list[str]]) ->
 
 Our own dual encoder, so that everything here runs offline: trained by `make tiny` on icons of Font
 Awesome and Material Design Icons, {run["images"]:,} pictures in {run["steps"]} steps,
-{int(run["seconds"]) / 60:.0f} minutes on two cores. It has seen nothing of Phosphor and Remix,
-whose drawings are the shifted domains. It knows icons and nothing else: for photographs use a real
-CLIP.
+{int(run["seconds"]) / 60:.0f} minutes on two cores that other work shared. It has seen nothing of
+Phosphor and Remix, whose drawings are the shifted domains. It knows icons and nothing else: for
+photographs use a real CLIP.
 
 | part | parameters |
 |---|---|
@@ -98,7 +97,8 @@ CLIP.
 
 {files}: {sum(stored.values()):.2f} MB in all. Weights are stored in half precision, computed with
 in float32. The ONNX towers differ from torch by {image:.0e} (images) and {sentence:.0e} (texts) at
-most. Logit scale {encoder.logit_scale:.1f}.
+most. The logit scale is {encoder.logit_scale:.1f}: the likeliest on new pictures of the source
+families (training itself, on harder pictures and more names, ended at {run["learned_scale"]:.1f}).
 
 Zero-shot top-1 in percent, {PER_CLASS} new pictures per class, under four sets of prompts:
 
@@ -110,8 +110,8 @@ Zero-shot top-1 in percent, {PER_CLASS} new pictures per class, under four sets 
 
 Each batch has 96 names with two drawings each, 58 of the 224 classes and 38 of other one-word
 names, so that the text tower learns to read. A third of the drawings get another pen: thicker,
-thinner, or only the outline. For the first 55 % of the steps the image tower learns alone, against
-a learned embedding of each name; then captions from 95 templates join with CLIP's symmetric
+thinner, or only the outline. For the first 825 steps the image tower learns alone, against a
+learned embedding of each name; then captions from 95 templates join with CLIP's symmetric
 contrastive loss. Two untrained towers, one of which has to read letters, learned nothing from each
 other in 200 steps; that is why. A killed run goes on from its last checkpoint.
 """

@@ -41,7 +41,7 @@ class Domain:
 def run_demo(
     encoder: Encoder,
     *,
-    per_class: int = 16,
+    per_class: int = 32,
     orders: int = 5,
     methods: tuple[str, ...] = METHODS,
     seed: int = 0,

@@ -131,7 +131,7 @@ def spaces(domain: Domain) -> Any:
     rows = np.isin(labels, chosen)
     before = np.asarray(features.image_features[rows], np.float64)
     values, basis = adapter.eigenvalues_, adapter.basis_  # type: ignore[attr-defined]
-    ridge = values.sum() / len(values)
+    ridge = values.sum() / len(adapter.queue)  # type: ignore[attr-defined]
     after = (before - before.mean(axis=0)) @ basis / np.sqrt(values + ridge)
     figure, panels = plt.subplots(1, 2, figsize=(9.6, 4.2))
     for axes, points, title in zip(panels, (before, after), ("before", "after"), strict=True):
@@ -178,7 +178,8 @@ def _table(domains: list[Domain]) -> str:
     for domain in domains:
         summary = domain.summary
         ranked = sorted({row["accuracy_mean"] for row in summary.values()}, reverse=True)
-        cells = [f"{domain.name} <small>{DOMAINS[domain.name].mirrors}</small>"]
+        mirrored = DOMAINS[domain.name].mirrors.partition(":")[0]
+        cells = [f"{domain.name} <small>as {mirrored}</small>"]
         cells += [f"{len(domain.images.class_names)}", f"{len(domain.images):,}"]
         for method in methods:
             value = summary[method]["accuracy_mean"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from soba.bench.demo import METHODS, Domain, adapt_share, averages, run_demo, work_units
@@ -25,7 +26,7 @@ def demo_(
         Path, typer.Option("--output", "-o", metavar="HTML", help="The report to write.")
     ] = Path("soba-demo.html"),
     per_class: Annotated[
-        int | None, typer.Option(min=1, help="Icons per class and domain.", show_default="16")
+        int | None, typer.Option(min=1, help="Icons per class and domain.", show_default="32")
     ] = None,
     orders: Annotated[int, typer.Option(min=1, help="Shuffled streams of each domain.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Of the drawings.")] = 0,
@@ -53,7 +54,7 @@ def demo_(
         _every_method(per_class or 2, orders, seed, json_path)
         return
     started = time.perf_counter()
-    per_class = per_class or 16
+    per_class = per_class or 32
     encoder = load_encoder()
     with progress_bar() as progress:
         total = work_units(per_class, orders, len(METHODS))
@@ -94,7 +95,13 @@ def _every_method(per_class: int, orders: int, seed: int, json_path: Path | None
             step=lambda what, amount: progress.update(task, advance=amount, description=what),
         )
     rows = rows_of_all(records)
-    table = Table(title="top-1 %, all methods", title_justify="left")
+    table = Table(
+        title="top-1 %, all methods",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
     table.add_column("method", no_wrap=True)
     for column in (*DOMAINS, "shifted", "gain", "ms/image"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -114,10 +121,16 @@ def _summary(domains: list[Domain]) -> list[Record]:
 
 def _table(domains: list[Domain]) -> Table:
     orders = domains[0].summary["zero-shot"]["orders"]
-    table = Table(title=f"top-1 %, mean over {orders} orders (std)", title_justify="left")
+    table = Table(
+        title=f"top-1 %, mean over {orders} orders (std)",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
     table.add_column("domain", no_wrap=True)
     for method in METHODS:
-        table.add_column(method, justify="right", no_wrap=True)
+        table.add_column(method, justify="right", no_wrap=True, min_width=9)
     for domain in domains:
         summary = domain.summary
         best = max(row["accuracy_mean"] for row in summary.values())
@@ -125,7 +138,7 @@ def _table(domains: list[Domain]) -> Table:
         for method in METHODS:
             row = summary[method]
             score = f"{row['accuracy_mean']:.2f}"
-            spread = "" if method == "zero-shot" else f" [dim]({row['accuracy_std']:.2f})[/]"
+            spread = "" if method == "zero-shot" else f" [dim]({row['accuracy_std']:.1f})[/]"
             cells.append(
                 f"[bold]{score}[/]{spread}" if row["accuracy_mean"] == best else score + spread
             )
