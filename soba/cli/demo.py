@@ -34,8 +34,9 @@ def demo_(
         bool,
         typer.Option(
             "--all",
-            help="Every method of the paper's tables instead, on 64 views of 2 icons per class and "
-            "domain (or --per-class): needs torch and open_clip, and half an hour.",
+            help="Every method of the paper's tables instead, on 64 views of 2 icons (or "
+            "--per-class) of the 84 classes that all four families draw: needs torch and "
+            "open_clip, and a quarter of an hour.",
         ),
     ] = False,
     json_path: JsonPath = None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -59,8 +60,17 @@ DOMAINS = {
 SHIFTED = tuple(name for name in DOMAINS if name != "source")
 
 
-def icons(domain: str, per_class: int = 20, *, seed: int = 0, size: int = 96) -> IconSet:
+def icons(
+    domain: str,
+    per_class: int = 20,
+    *,
+    seed: int = 0,
+    size: int = 96,
+    classes: Collection[str] | None = None,
+) -> IconSet:
     """One domain as an image set: `per_class` images of each class that the domain draws.
+
+    `classes` are names as the fonts spell them, to take no others.
 
     Image number i of a class shows drawing i modulo their number. An image depends on its key,
     `seed` and `size` only: asking for more leaves the first ones as they are.
@@ -76,7 +86,7 @@ def icons(domain: str, per_class: int = 20, *, seed: int = 0, size: int = 96) ->
     by_class: dict[str, list[str]] = {}
     for drawing in drawings_of(domain):
         by_class.setdefault(drawing.partition("/")[2], []).append(drawing)
-    names = sorted(by_class)
+    names = sorted(name for name in by_class if classes is None or name in classes)
     keys = [f"{by_class[n][i % len(by_class[n])]}/{i}" for n in names for i in range(per_class)]
     return IconSet(
         name=f"icons-{domain}",
@@ -118,14 +128,14 @@ def readable(name: str) -> str:
 
 
 @cache
-def class_names() -> tuple[str, ...]:
-    """The names that at least three of the four families draw, as the fonts spell them."""
+def class_names(families: int = 3) -> tuple[str, ...]:
+    """The names that at least so many of the four families draw, as the fonts spell them."""
     awesome = set(_characters("fa5")) | set(_characters("fa6"))
     phosphor = {_base(name, _PHOSPHOR) for name in _characters("phosphor")}
     remix = {n[:-5] for n in _characters("remix") if n.endswith(("-fill", "-line"))}
-    families = (awesome, set(_characters("mdi")), phosphor, remix)
-    names = set().union(*families)
-    return tuple(sorted(n for n in names if sum(n in family for family in families) >= 3))
+    drawn = (awesome, set(_characters("mdi")), phosphor, remix)
+    names = set().union(*drawn)
+    return tuple(sorted(n for n in names if sum(n in family for family in drawn) >= families))
 
 
 def drawings_of(domain: str) -> tuple[str, ...]:
