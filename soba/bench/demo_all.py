@@ -42,13 +42,12 @@ ON_VIEWS = (
     "difftpt",
     "histpt",
     "mta",
-    "mta-ensemble-mean",
-    "mta-ensemble-vote",
     "zero",
     "tda",
     "soba",
     "soba+",
 )
+ON_PROMPTS = ("mta-ensemble-mean", "mta-ensemble-vote")
 # What keeps the run in minutes on two cores; the records carry it.
 SETTINGS: dict[str, dict[str, Any]] = {
     "cocoop": {"epochs": 2, "batch_size": 8},
@@ -78,7 +77,8 @@ def run_all(
         plain = dataclasses.replace(
             seen, image_features=np.asarray(seen.image_features[:, 0]), view_policy=None
         )
-        for features, methods in ((plain, SINGLE), (seen, ON_VIEWS)):
+        prompted = with_prompts(encoder, images, seen)
+        for features, methods in ((plain, SINGLE), (seen, ON_VIEWS), (prompted, ON_PROMPTS)):
             workshop = Workshop(features, tunable, source, trained)
             for method in methods:
                 found = evaluate(
@@ -97,7 +97,7 @@ def run_all(
 def work_units(per_class: int, shots: int = 8, orders: int = 5) -> int:
     """What `step` will count up to."""
     images = sum(len(_icons(domain, per_class, 0)) for domain in DOMAINS)
-    runs = sum(streams(method, orders) for method in (*SINGLE, *ON_VIEWS))
+    runs = sum(streams(method, orders) for method in (*SINGLE, *ON_VIEWS, *ON_PROMPTS))
     return len(_icons("source", shots, 0)) + images + len(DOMAINS) * runs
 
 
@@ -150,13 +150,21 @@ def with_views(encoder: Encoder, images: IconSet, count: int, seed: int, step: S
     )
 
 
+def with_prompts(encoder: Encoder, images: IconSet, features: FeatureSet) -> FeatureSet:
+    """The same images with the text features of several prompts, and their mean."""
+    prompts = templates("icon")
+    each = [classifier(encoder.encode_texts, images.class_names, (p,)) for p in prompts]
+    return dataclasses.replace(
+        features,
+        text_features=classifier(encoder.encode_texts, images.class_names, prompts),
+        prompts=prompts,
+        prompt_features=np.stack(each),
+    )
+
+
 def _feature_set(
     encoder: Encoder, images: IconSet, features: np.ndarray, **more: Any
 ) -> FeatureSet:
-    ensemble = [
-        classifier(encoder.encode_texts, images.class_names, (template,))
-        for template in templates("icon")
-    ]
     return FeatureSet(
         features,
         classifier(encoder.encode_texts, images.class_names, images.templates),
@@ -164,7 +172,6 @@ def _feature_set(
         labels=images.labels,
         class_names=images.class_names,
         prompts=images.templates,
-        prompt_features=np.stack(ensemble),
         fingerprint=encoder.fingerprint,
         **more,
     )

@@ -1,0 +1,146 @@
+"""Methods that need more than features: what is missing is said first; all run on the tiny CLIP."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from run_cli import refused, soba_command
+from tiny_clip import openclip  # first: it makes open_clip importable
+
+from soba.bench.build import Workshop
+from soba.bench.demo_all import ON_PROMPTS, ON_VIEWS, SINGLE, run_all, table
+from soba.bench.evaluate import evaluate, streams
+from soba.datasets.icons import DOMAINS, class_names, icons
+from soba.encode.extract import Extraction
+from soba.encode.onnx import OnnxEncoder
+from soba.encode.store import FeatureSet
+from soba.encode.views import Views
+
+FEW = class_names(families=4)[:6]
+
+
+def embedded(encoder, folder, domain, per_class, views=None, seed=0):
+    images = icons(domain, per_class, seed=seed, classes=FEW)
+    maker = None if views is None else Views(views, preprocess=encoder.preprocess)
+    made = Extraction(
+        encoder, images, images.class_names, images.templates, images.labels, views=maker
+    )
+    return made.run(folder / f"{domain}-{per_class}-{views}-{seed}.safetensors")
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return OnnxEncoder.tiny()
+
+
+@pytest.fixture(scope="module")
+def tunable():
+    return openclip.OpenClip.tiny(threads=1)
+
+
+@pytest.fixture(scope="module")
+def seen(encoder, tmp_path_factory):
+    return embedded(encoder, tmp_path_factory.mktemp("seen"), "v2", 2, views=12)
+
+
+@pytest.fixture(scope="module")
+def source(encoder, tmp_path_factory):
+    return embedded(encoder, tmp_path_factory.mktemp("source"), "source", 3, seed=1)
+
+
+def test_the_tiny_clip_is_the_same_in_onnx_and_in_open_clip(encoder, tunable):
+    images = icons("v2", 1, classes=FEW)
+    pixels = np.stack([encoder.preprocess(images.image(i)) for i in range(len(images))])
+    np.testing.assert_allclose(
+        encoder.encode_pixels(pixels), tunable.encode_pixels(pixels), atol=1e-4
+    )
+    sentences = ["an icon of a bell.", "a photo of a book open."]
+    np.testing.assert_allclose(
+        encoder.encode_texts(sentences), tunable.encode_texts(sentences), atol=1e-4
+    )
+    assert tunable.logit_scale == pytest.approx(encoder.logit_scale, rel=1e-5)
+
+
+def test_what_is_missing_is_said_before_any_work(seen, encoder, tunable):
+    plain = dataclasses.replace(seen, image_features=np.asarray(seen.image_features[:, 0]))
+    with pytest.raises(ValueError, match="tpt needs views"):
+        Workshop(plain, tunable).check("tpt")
+    with pytest.raises(ValueError, match="say with --model"):
+        Workshop(seen).check("tpt")
+    with pytest.raises(ValueError, match="coop needs labelled training samples"):
+        Workshop(seen, tunable).check("coop")
+    turned = dataclasses.replace(seen, text_features=seen.text_features[:, ::-1].copy())
+    with pytest.raises(ValueError, match="not those that tiny makes"):
+        Workshop(turned, tunable).check("tpt")
+    nameless = dataclasses.replace(seen, class_names=None)
+    with pytest.raises(ValueError, match="needs class names"):
+        Workshop(nameless, tunable).check("tpt")
+    Workshop(seen, tunable).check("tpt")
+
+
+def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
+    workshop = Workshop(seen, tunable)
+    with pytest.raises(ValueError, match="generated="):
+        evaluate(seen, ["difftpt"], workshop=workshop)
+    (record,) = evaluate(
+        seen, ["difftpt"], overrides={"fallback": True, "steps": 1}, workshop=workshop
+    )
+    assert record["used"] == "views only"
+    policy = json.loads(seen.view_policy or "{}") | {"generated": 3}
+    told = dataclasses.replace(seen, view_policy=json.dumps(policy))
+    (record,) = evaluate(
+        told, ["difftpt"], overrides={"steps": 1}, workshop=Workshop(told, tunable)
+    )
+    assert record["used"] == "3 generated views"
+
+
+def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable):
+    half = icons("v2", 2, classes=FEW[::2])
+    rows = np.isin(seen.labels, [seen.class_names.index(name) for name in half.class_names])
+    text = seen.text_features[[seen.class_names.index(name) for name in half.class_names]]
+    fewer = FeatureSet(
+        np.asarray(seen.image_features[rows][:, 0]),
+        text,
+        logit_scale=seen.logit_scale,
+        labels=half.labels,
+        class_names=half.class_names,
+        prompts=seen.prompts,
+    )
+    trained: dict[str, object] = {}
+    workshop = Workshop(fewer, tunable, source, trained)
+    records = evaluate(
+        fewer, ["coop", "gda", "tip-adapter"], overrides={"epochs": 2}, workshop=workshop
+    )
+    assert [record["method"] for record in records] == ["coop", "gda", "tip-adapter"]
+    (learner,) = trained.values()
+    assert learner.classes == len(FEW)  # trained once, on all classes of the source
+    strange = dataclasses.replace(fewer, class_names=("yes", "no", "perhaps"))
+    with pytest.raises(ValueError, match="not among the 6 known classes"):
+        Workshop(strange, tunable, source).make("gda", {})
+
+
+def test_eval_runs_them_on_the_command_line(seen, source):
+    shown = soba_command(
+        "eval", seen.source, "--methods", "zero-shot,clip+views,tpt", "--model", "tiny",
+        "--orders", 2,
+    )  # fmt: skip
+    assert "tpt" in shown and "clip+views" in shown
+    assert "--model" in refused("eval", seen.source, "--methods", "tpt")
+    assert "ONNX" in refused("eval", seen.source, "--methods", "tpt", "--model", "soba/tiny")
+
+
+@pytest.mark.long
+def test_every_method_of_the_paper_on_the_icons(encoder, tunable):
+    """The bars: no method of the paper far below zero-shot, prompts learned where they should."""
+    records = run_all(encoder, tunable, orders=3)
+    rows = {row["method"]: row for row in table(records)}
+    assert set(SINGLE) | set(ON_VIEWS) | set(ON_PROMPTS) <= set(rows) | {"tda", "soba", "soba+"}
+    assert len(records) >= len(DOMAINS) * streams("tpt", 3)
+    plain = rows["zero-shot"]
+    for method in ("tpt", "mta", "tda"):
+        assert rows[method]["shifted"] >= plain["shifted"] - 0.5, method
+    for method in ("coop", "cocoop"):
+        assert rows[method]["source"] > plain["source"], method
