@@ -86,8 +86,9 @@ def text(run: dict[str, object], encoder: OnnxEncoder, rows: list[list[str]]) ->
 
 Our own dual encoder, so that everything here runs offline: trained by `make tiny` on icons of Font
 Awesome and Material Design Icons, {run["images"]:,} pictures in {run["steps"]} steps,
-{int(run["seconds"]) / 60:.0f} minutes on two cores. It has seen nothing of Phosphor and Remix, whose drawings are the shifted domains. It knows icons and nothing else: for
-photographs use a real CLIP.
+{int(run["seconds"]) / 60:.0f} minutes on two cores. It has seen nothing of Phosphor and Remix,
+whose drawings are the shifted domains. It knows icons and nothing else: for photographs use a real
+CLIP.
 
 | part | parameters |
 |---|---|
