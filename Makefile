@@ -11,7 +11,7 @@ TORCHVISION ?= torchvision==0.28.0
 help:
 	@echo "make demo      set up (no torch) and run the demo: icons, tiny CLIP, adaptation, report"
 	@echo "make test      set up and run lint, types, import direction and all quick tests"
-	@echo "make test-all  the same, with what takes long: the full benchmark"
+	@echo "make test-all  the same, with what takes long: full benchmarks, all methods (an hour)"
 	@echo "make bench     the speed and memory table"
 	@echo "make tiny      train the tiny CLIP anew (half an hour on 2 cores)"
 	@echo "make clean     remove the environment and caches"
@@ -50,9 +50,13 @@ test: lint
 test-all: lint
 	SOBA_LONG=1 $(BIN)/python -m pytest -q
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/classify.py
 
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/classify.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache out
