@@ -241,7 +241,7 @@ def save(model: torch.nn.Module, path: Path) -> None:
         safetensors.torch.save_file(weights, temporary)
     content = json.loads(tiny.CONFIG.read_text())
     content["soba"]["logit_scale"] = float(weights["logit_scale"].float().exp())
-    with replacing(tiny.CONFIG) as temporary:
+    with replacing(path.with_name(tiny.CONFIG.name)) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -62,6 +62,8 @@ class Workshop:
                 f"{where}: {name} needs labelled training samples, support_features and "
                 "support_labels in the file or --support FILE"
             )
+        if issubclass(cls, FewShotAdapter) and self.source is not None:
+            self._check_source(name, str(where))
         if name in list_tuners():
             self._check_encoder(name, str(where))
 
@@ -117,6 +119,19 @@ class Workshop:
         assert known is not None and wanted is not None and self.source.labels is not None
         rows, labels = map_support(self.source.labels, known, wanted)
         return self.source.image_features[rows], labels
+
+    def _check_source(self, name: str, where: str) -> None:
+        """Samples of other classes are carried over by name, so there must be names."""
+        assert self.source is not None
+        given = self.source.source or "the source set"
+        if self.source.labels is None:
+            raise ValueError(f"{given}: has no labels, so {name} cannot learn from it")
+        for place, names in ((given, self.source.class_names), (where, self.features.class_names)):
+            if names is None:
+                raise ValueError(
+                    f"{place}: has no class names, by which labelled samples of another set are "
+                    "carried over"
+                )
 
     def _check_encoder(self, name: str, where: str) -> None:
         """The features must be this encoder's; the text features tell."""

@@ -128,10 +128,14 @@ class FeatureFolder:
 
 def seconds_of(target: Path) -> float | None:
     """The seconds a feature file took to make, if that was noted beside it."""
-    note = target.with_suffix(".json")
+    note = _note_of(target)
     return float(json.loads(note.read_text())["encode_seconds"]) if note.is_file() else None
 
 
 def _note_seconds(target: Path, seconds: float) -> None:
-    with replacing(target.with_suffix(".json")) as temporary:
+    with replacing(_note_of(target)) as temporary:
         temporary.write_text(json.dumps({"encode_seconds": seconds}))
+
+
+def _note_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.seconds.json")

@@ -89,6 +89,12 @@ def _checked(record: Any) -> Record:
             isinstance(values, list) and all(isinstance(v, int | float) for v in values)
         ):
             raise ValueError(f"not a record: {key} is not a list of numbers")
+    for key in ("hyper_parameters", "versions"):
+        if not isinstance(record.get(key, {}), dict | None):
+            raise ValueError(f"not a record: {key} is not an object")
+    for key in ("samples", "encode_seconds"):
+        if not isinstance(record.get(key, 0), int | float | None):
+            raise ValueError(f"not a record: {key} is {record[key]!r}")
     if not isinstance(record.get("seed"), int):
         raise ValueError(f"not a record: seed is {record.get('seed')!r}")
     defaults = {

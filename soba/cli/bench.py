@@ -152,7 +152,9 @@ def bench_(
         augmix,
         batch,
     )
-    grid = Grid(plan, folder, output, model=model, tunable=tunable)
+    # Other weights are another model: their records never share a row, nor stand by the paper's.
+    named = model if pretrained in (None, "openai") else f"{model}:{Path(pretrained).name}"
+    grid = Grid(plan, folder, output, model=named, tunable=tunable)
     with progress_bar() as progress:
         task = progress.add_task("cells", total=grid.work())
         records = grid.run(
@@ -160,9 +162,8 @@ def bench_(
         )
     if folder.broken:
         say_broken({f"{name}: {key}": why for (name, key), why in folder.broken.items()})
-    _show(records, source, names, model, order)
-    papers_weights = pretrained == "openai" or Path(str(pretrained)).is_file()
-    printed = quoted_cells(benchmark, model) if papers_weights and order == "shuffled" else {}
+    _show(records, source, names, named, order)
+    printed = quoted_cells(benchmark, named) if order == "shuffled" else {}
     if printed:
         _show_quoted(records, source, names, printed)
     out.print(f"{len(records)} records in {output / 'records'}", soft_wrap=True, highlight=False)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 import soba
 from soba._files import replacing
+from soba.adapt._few_shot import FewShotAdapter
 from soba.adapt.base import Adapter, read_note
 from soba.bench.metrics import softmax
 from soba.cli._common import (
@@ -46,6 +47,7 @@ from soba.encode.encoder import Encoder
 from soba.encode.load import TINY
 from soba.encode.pipeline import encode
 from soba.encode.prompts import classifier, read_class_names, templates
+from soba.registry import adapter_class, list_tuners
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state
 
@@ -98,6 +100,7 @@ def classify_(
     Broken images are reported and skipped.
     """
     names = _class_names(classes, classes_file)
+    _check_method(method)
     if output is not None and output.suffix not in FORMATS:
         raise ValueError(f"{output}: answers are written as {', '.join(FORMATS)}")
     check_folder(output)
@@ -240,6 +243,17 @@ def _interrupts() -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _check_method(name: str) -> None:
+    """Only methods that learn from a stream of single images can run here."""
+    cls = adapter_class(name)
+    few_shot = issubclass(cls, FewShotAdapter)
+    if name in list_tuners() or few_shot or cls.episodic or cls.per_prompt:
+        raise ValueError(
+            f"--method {name} needs {cls.needs}; here run those that learn from the stream: "
+            "soba+, soba, ncm, tda, or zero-shot"
+        )
 
 
 def _class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:

@@ -23,8 +23,11 @@ from soba.encode.load import load_encoder, load_tunable
 
 def demo_(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="HTML", help="The report to write.")
-    ] = Path("soba-demo.html"),
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="HTML", help="The report.", show_default="soba-demo.html"
+        ),
+    ] = None,
     per_class: Annotated[
         int | None, typer.Option(min=1, help="Icons per class and domain.", show_default="32")
     ] = None,
@@ -46,14 +49,17 @@ def demo_(
     Needs no network and no weights: it draws five domains of icons, encodes them, streams them
     through zero-shot CLIP, NCM, TDA, SOBA and SOBA+, prints the table and writes a page.
     """
-    check_folder(output)
     check_folder(json_path)
+    if all_:
+        if output is not None:
+            raise ValueError("--all prints a table and writes no page; its records go to --json")
+        _every_method(per_class or 2, orders, seed, json_path)
+        return
+    output = output or Path("soba-demo.html")
+    check_folder(output)
     check_pictures()
     from soba.bench.demo_report import write_report
 
-    if all_:
-        _every_method(per_class or 2, orders, seed, json_path)
-        return
     started = time.perf_counter()
     per_class = per_class or 32
     encoder = load_encoder()

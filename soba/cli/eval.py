@@ -87,7 +87,9 @@ def eval_(
         check_pictures()
     features = soba.FeatureSet.load(file)
     source = None if support is None else soba.FeatureSet.load(support)
-    if source is not None and source.class_names == features.class_names:
+    if source is not None and (
+        source.class_names == features.class_names or source.class_names is None
+    ):
         features, source = features.with_support(source), None
     if val is not None:
         features = features.with_val(soba.FeatureSet.load(val))

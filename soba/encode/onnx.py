@@ -245,8 +245,10 @@ class _ClipTokenizer:
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         try:
             from open_clip.tokenizer import SimpleTokenizer
-        except ImportError as error:
-            raise ImportError("CLIP's tokenizer needs: pip install 'soba-tta[torch]'") from error
+        except (ImportError, RuntimeError) as error:  # a torchvision of another torch: RuntimeError
+            raise ImportError(
+                f"CLIP's tokenizer needs open_clip, pip install 'soba-tta[torch]' ({_line(error)})"
+            ) from error
         tokens: np.ndarray = SimpleTokenizer(context_length=self.context_length)(texts).numpy()
         return tokens
 

@@ -122,6 +122,12 @@ def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable)
         Workshop(strange, tunable, source).make("gda", {})
 
 
+def test_a_source_without_labels_or_names_is_named(seen, source):
+    for lacks, message in (({"labels": None}, "no labels"), ({"class_names": None}, "class names")):
+        with pytest.raises(ValueError, match=message):
+            Workshop(seen, None, dataclasses.replace(source, **lacks)).check("gda")
+
+
 def test_eval_runs_them_on_the_command_line(seen, source):
     shown = soba_command(
         "eval", seen.source, "--methods", "zero-shot,clip+views,tpt", "--model", "tiny",

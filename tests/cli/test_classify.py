@@ -363,7 +363,7 @@ def test_bad_input_is_one_line(icon_stream, tmp_path):
         ([one, *some, "--state", tmp_path / "empty"], "empty: is a folder"),
         ([one, *some, "-o", tmp_path / "out.xlsx"], "answers are written as .csv, .jsonl, .html"),
         ([one, *some, "--method", "sobba"], "Did you mean 'soba'"),
-        ([one, *some, "--method", "gda"], "gda needs labelled samples"),
+        ([one, *some, "--method", "gda"], "gda needs features, few-shot labels"),
         ([one, *some, "--templates", "no place"], "no place"),
         ([one, *some, "--model", tmp_path / "wrong.onnx"], "wrong.onnx: not a usable ONNX model"),
         ([one, *some, "--model", tmp_path / "flat.onnx"], "flat.onnx: takes input of shape"),
@@ -400,3 +400,10 @@ def test_odd_names(icon_stream, tmp_path):
     page = (folder / "out.html").read_text()
     assert "<b>cat" not in page
     assert "[red].png" in page
+
+
+@pytest.mark.parametrize("method", ["gda", "mta", "tpt", "no-such-method"])
+def test_a_method_that_cannot_run_here_is_refused_before_the_model_is_loaded(method, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"not read")
+    message = refused("classify", tmp_path, "--classes", "a,b", "--method", method, "--model", "x")
+    assert method in message and "soba+" in message
