@@ -247,11 +247,14 @@ def _interrupts() -> Iterator[threading.Event]:
 
 def _check_method(name: str) -> None:
     """Only methods that learn from a stream of single images can run here."""
-    cls = adapter_class(name)
-    few_shot = issubclass(cls, FewShotAdapter)
-    if name in list_tuners() or few_shot or cls.episodic or cls.per_prompt:
+    needs = "gradients through the text tower" if name in list_tuners() else None
+    if needs is None:
+        cls = adapter_class(name)
+        if issubclass(cls, FewShotAdapter) or cls.episodic or cls.per_prompt:
+            needs = cls.needs
+    if needs is not None:
         raise ValueError(
-            f"--method {name} needs {cls.needs}; here run those that learn from the stream: "
+            f"--method {name} needs {needs}; here run those that learn from the stream: "
             "soba+, soba, ncm, tda, or zero-shot"
         )
 

@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+import tiny_clip  # noqa: F401  (it makes open_clip importable)
 from onnx_models import image_tower, model_folder
 from PIL import Image
 from run_cli import refused, soba_command
