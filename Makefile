@@ -11,7 +11,7 @@ TORCHVISION ?= torchvision==0.28.0
 help:
 	@echo "make demo      set up (no torch) and run the demo: icons, tiny CLIP, adaptation, report"
 	@echo "make test      set up and run lint, types, import direction and all quick tests"
-	@echo "make test-all  the same, with what takes long: full benchmarks, all methods (an hour)"
+	@echo "make test-all  the same, with what takes long: full benchmarks, all methods"
 	@echo "make bench     the speed and memory table"
 	@echo "make tiny      train the tiny CLIP anew (three quarters of an hour on 2 cores)"
 	@echo "make clean     remove the environment and caches"

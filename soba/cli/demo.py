@@ -39,7 +39,7 @@ def demo_(
             "--all",
             help="Every method of the paper's tables instead, on 64 views of 2 icons (or "
             "--per-class) of the 84 classes that all four families draw: needs torch and "
-            "open_clip, and a quarter of an hour.",
+            "open_clip, and half an hour.",
         ),
     ] = False,
     json_path: JsonPath = None,
