@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from image_trees import Pictures, coop_tree, generated_split, imagenet_tree
 
+from soba.bench.results import read_results
 from soba.datasets.icons import DOMAINS, drawings_of
 
 LIVE = [f"icons-{name}" for name in DOMAINS if drawings_of(name)]  # domains that have drawings
@@ -93,12 +94,13 @@ def test_the_whole_icon_benchmark_in_ten_minutes(tmp_path):
 
 
 def test_the_table_and_test_labels_in_red(tmp_path):
-    options = ["--datasets", LIVE[1], "--per-class", 1, "--orders", 1, "-o", tmp_path]
+    options = ["--datasets", ",".join(LIVE[:3]), "--per-class", 1, "--orders", 2, "-o", tmp_path]
     out = run("icons", *options, "--methods", "zero-shot,tda")
-    assert all(word in out for word in (LIVE[1], "zero-shot", "tda", "average", "ood-average"))
+    words = (*LIVE[:3], "zero-shot", "TDA", "average", "ood-average", "±", "over 2 orders")
+    assert all(word in out for word in words)
     assert "warning" not in out and "quoted" not in out
     out = run("icons", *options, "--methods", "zero-shot,tda", "--tune-on", "test")
-    assert "red numbers were tuned on the test labels" in out and "(tda)" in out
+    assert "red numbers (‡) were tuned on the test labels" in out and "(TDA)" in out
     assert "no data set 'icons-moon'" in run("icons", "--datasets", "icons-moon", code=2)
 
 
@@ -131,8 +133,13 @@ def test_wrong_trees_are_all_named_before_any_encoding(tmp_path, pictures):
 
 
 def test_efficiency(tmp_path):
-    out = run("efficiency", "--per-class", 1, "--repeats", 1, "--methods", "zero-shot,soba")
-    assert all(word in out for word in ("adapt / zero-shot", "encode s", "quoted min", "13.8"))
+    file = tmp_path / "efficiency.json"
+    options = ["--per-class", 1, "--repeats", 1, "--methods", "zero-shot,soba", "-o", file]
+    out = run("efficiency", *options)
+    assert all(word in out for word in ("adapt / zero-shot", "encode s", "quoted min †", "13.8"))
+    [found] = read_results(file).costs
+    assert [cost.method for cost in found.costs] == ["zero-shot", "soba"]
+    assert read_results(tmp_path).costs == [found]
     options = ["--datasets", LIVE[1], "--per-class", 1, "--methods", "zero-shot", "-o", tmp_path]
     run("icons", *options)
     [file] = (tmp_path / "features").glob("*.safetensors")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+BACKBONES = {"RN50": "RN50", "ViT-B-16": "ViT-B/16"}  # open_clip's name -> the paper's
+
 
 @dataclass(frozen=True)
 class Quoted:

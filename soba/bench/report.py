@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from soba._files import replacing
-from soba.bench import ablate, page, report_plots, table_formats
+from soba.bench import ablate, efficiency, page, report_plots, table_formats
 from soba.bench.evaluate import Record
-from soba.bench.results import ON_TEST, Results, plain
+from soba.bench.results import Results, plain
 from soba.bench.tables import TITLES, Table, tables
+from soba.bench.tuning import TEST_LABELS
 
 MOST_PANELS = 48  # of single data sets; beyond, a picture is the mean of a table's data sets
 _MOST_PROBLEMS = 20
@@ -38,6 +39,7 @@ def write_report(path: Path, results: Results, *, step: Step = lambda what: None
     for what, section in sections:
         step(what)
         parts.append(section(made))
+    parts += map(_efficiency, results.costs)
     step("ablations")
     parts.append(_ablations(results.ablations))
     step("environment")
@@ -62,11 +64,11 @@ def _lead(results: Results, made: list[Table]) -> str:
     numbers = [
         (f"{len(records):,}", "streams"),
         (f"{len({r['method'] for r in records})}", "methods"),
-        (f"{len({(r['benchmark'], r['dataset']) for r in records})}", "data sets"),
+        (f"{len({(t.benchmark, name) for t in made for name in t.datasets})}", "data sets"),
         (f"{sum(r.get('samples') or 0 for r in records):,}", "images adapted to"),
     ]
     cards = "".join(f'<div class="number"><b>{n}</b>{what}</div>' for n, what in numbers)
-    on_test = sum(r["tuned_on"] == ON_TEST for r in records)
+    on_test = sum(r["tuned_on"] == TEST_LABELS for r in records)
     warning = ""
     if on_test:
         warning = (
@@ -147,7 +149,8 @@ def _calibration(made: list[Table]) -> str:
 def _over_stream(made: list[Table]) -> list[str]:
     """A picture per data set; per table, where that would be too many."""
     groups: dict[tuple[str, str], report_plots.Members] = {}
-    single = sum(len(table.datasets) for table in made) <= MOST_PANELS
+    streams = {(t.title, r["dataset"]) for t in made for own in t.fair.values() for r in own}
+    single = len(streams) <= MOST_PANELS
     for table in made:
         for label, own in table.fair.items():
             for record in own:
@@ -198,6 +201,27 @@ def _cost(made: list[Table]) -> str:
     )
 
 
+def _efficiency(measured: efficiency.Measured) -> str:
+    """What `soba bench efficiency` measured, the paper's runtimes in the last columns."""
+    mark = table_formats.QUOTED
+    headings = [
+        f"<i>{name} {mark}</i>" if name in efficiency.QUOTED_HEADINGS else name
+        for name in efficiency.HEADINGS
+    ]
+    own = len(headings) - len(efficiency.QUOTED_HEADINGS)
+    rows = []
+    for cost in measured.costs:
+        name, *numbers = efficiency.shown(cost)
+        cells = [html.escape(TITLES.get(name, name)), *numbers]
+        rows.append(cells[:own] + [cell and f"<i>{cell}</i>" for cell in cells[own:]])
+    return (
+        f"<h2>Efficiency, {html.escape(measured.title)}</h2>"
+        "<p class='soft'>Seconds for all images, encoding and adapting apart, on the machine that "
+        f"measured them. {mark} {efficiency.QUOTED_FROM}</p>"
+        f"{page.table(headings, rows, kinds=[''] * len(rows))}"
+    )
+
+
 def _per_thousand(records: list[Record], field: str) -> float | None:
     known = [r for r in records if r.get(field) is not None and r.get("samples")]
     if not known:
@@ -242,7 +266,7 @@ def _settings(records: list[Record]) -> str:
         )
         tuned = sorted({plain(record["tuned_on"]) for record in own})
         shown = ", ".join(
-            f'<b class="bad">{html.escape(t)}</b>' if t == ON_TEST else html.escape(t)
+            f'<b class="bad">{html.escape(t)}</b>' if t == TEST_LABELS else html.escape(t)
             for t in tuned
         )
         origin = ", ".join(sorted({plain(record["provenance"]) for record in own} - {""}))

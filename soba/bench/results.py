@@ -1,4 +1,4 @@
-"""What a benchmark left behind: records and ablations; damaged files are named, never used."""
+"""What a benchmark left behind: records, ablations, costs; damaged files are named, never used."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from soba.bench import ablate
+from soba.bench import ablate, efficiency
 from soba.bench.evaluate import Record
-
-ON_TEST = "test labels"  # what `tuned_on` says where the search saw the answers
+from soba.bench.tuning import PAPER
 
 
 @dataclass(frozen=True)
@@ -20,27 +19,54 @@ class Results:
 
     records: list[Record]
     ablations: dict[str, list[ablate.Row]]
+    costs: list[efficiency.Measured]
     problems: list[str]
 
 
 def read_results(path: Path) -> Results:
-    """A folder with `records/*.json` and `ablations/*.csv`, or one file of `--json`."""
+    """A folder with `records/*.json`, `ablations/*.csv` and `efficiency*.json`, or one file.
+
+    The file is one of `soba eval --json` or of `soba bench efficiency -o`.
+    """
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
+    found = _read_file(path) if path.is_file() else _read_folder(path)
+    if not (found.records or found.ablations or found.costs):
+        first = f" ({found.problems[0]})" if found.problems else ""
+        raise ValueError(f"{path}: holds no records{first}")
+    return found
+
+
+def _read_file(path: Path) -> Results:
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict) and "costs" in content:
+            return Results([], {}, [efficiency.costs_of(content)], [])
+    except ValueError as error:
+        raise ValueError(f"{path}: {_reason(error)}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("records"), list):
+        raise ValueError(f"{path}: not a file of records: it has no list named records")
+    records: list[Record] = []
+    problems: list[str] = []
+    for number, record in enumerate(content["records"]):
+        try:
+            records.append(_checked(record))
+        except ValueError as error:
+            problems.append(f"{path.name}, record {number}: {error}")
+    return Results(_without_twins(records, problems), {}, [], problems)
+
+
+def _read_folder(path: Path) -> Results:
     records: list[Record] = []
     ablations: dict[str, list[ablate.Row]] = {}
+    costs: list[efficiency.Measured] = []
     problems: list[str] = []
-    if path.is_file():
-        records = _listed(path, problems)
-        files: list[Path] = []
-    else:
-        files = sorted((path / "records").rglob("*.json"))
-    for file in files:
+    for file in sorted((path / "records").rglob("*.json")):
         try:
             records.append(_checked(json.loads(file.read_bytes())))
         except (ValueError, OSError) as error:
             problems.append(f"{file.relative_to(path)}: {_reason(error)}")
-    for file in sorted((path / "ablations").glob("*.csv")) if path.is_dir() else []:
+    for file in sorted((path / "ablations").glob("*.csv")):
         try:
             rows = ablate.read_csv(file)
         except (ValueError, OSError) as error:
@@ -48,28 +74,12 @@ def read_results(path: Path) -> Results:
             continue
         for row in rows:
             ablations.setdefault(row.ablation, []).append(row)
-    records = _without_twins(records, problems)
-    if not records and not ablations:
-        first = f" ({problems[0]})" if problems else ""
-        raise ValueError(f"{path}: holds no records{first}")
-    return Results(records, ablations, problems)
-
-
-def _listed(path: Path, problems: list[str]) -> list[Record]:
-    """The records of one file, as `soba eval --json` writes it."""
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path}: {_reason(error)}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("records"), list):
-        raise ValueError(f"{path}: not a file of records: it has no list named records")
-    found = []
-    for number, record in enumerate(content["records"]):
+    for file in sorted(path.glob("efficiency*.json")):
         try:
-            found.append(_checked(record))
-        except ValueError as error:
-            problems.append(f"{path.name}, record {number}: {error}")
-    return found
+            costs.append(efficiency.costs_of(json.loads(file.read_bytes())))
+        except (ValueError, OSError) as error:
+            problems.append(f"{file.name}: {_reason(error)}")
+    return Results(_without_twins(records, problems), ablations, costs, problems)
 
 
 def _checked(record: Any) -> Record:
@@ -81,7 +91,7 @@ def _checked(record: Any) -> Record:
             raise ValueError(f"not a record: no {key}")
     for key, most in (("accuracy", 100.0), ("calibration_error", 100.0), ("seconds", math.inf)):
         value = record.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        if not _is_number(value, most):
             raise ValueError(f"not a record: {key} is {value!r}")
     for key in ("accuracy_over_stream", "accuracy_at_coverage"):
         values = record.get(key)
@@ -89,6 +99,11 @@ def _checked(record: Any) -> Record:
             isinstance(values, list) and all(isinstance(v, int | float) for v in values)
         ):
             raise ValueError(f"not a record: {key} is not a list of numbers")
+    domains = record.get("accuracy_per_domain")
+    if domains is not None and not (
+        isinstance(domains, dict) and all(_is_number(v, 100.0) for v in domains.values())
+    ):
+        raise ValueError("not a record: accuracy_per_domain is not an object of percentages")
     for key in ("hyper_parameters", "versions"):
         if not isinstance(record.get(key, {}), dict | None):
             raise ValueError(f"not a record: {key} is not an object")
@@ -101,12 +116,16 @@ def _checked(record: Any) -> Record:
         "benchmark": "",
         "model": str(record.get("encoder") or ""),
         "order": "shuffled",
-        "tuned_on": "paper or given",
+        "tuned_on": PAPER,
         "provenance": "",
         "hyper_parameters": {},
         "versions": {},
     }
     return defaults | {key: value for key, value in record.items() if value is not None}
+
+
+def _is_number(value: Any, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _without_twins(records: list[Record], problems: list[str]) -> list[Record]:

@@ -30,13 +30,17 @@ def notes(table: Table) -> list[str]:
     orders = f"over {table.runs} orders" if table.runs > 1 else "of one order"
     spread = ", with the standard deviation" if table.runs > 1 else ""
     found = [f"Top-1 accuracy in percent, mean {orders}{spread}."]
-    if any(_short(cell, table) for row in table.rows for cell in row.cells):
+    if table.joined:
+        found.append("All domains are one stream; each is scored by itself.")
+    if any(is_short(cell, table) for row in table.rows for cell in row.cells):
         found.append("A cell with fewer orders says so.")
     if any(row.kind == "quoted" for row in table.rows):
         found.append(
             f"{QUOTED} quoted from the SOBA paper, not measured here; the difference is ours less "
             "quoted."
         )
+    if any(row.kind == "quoted" and row.method == "zero-shot" for row in table.rows):
+        found.append("The quoted zero-shot row used other prompts.")
     if _incomplete(table):
         found.append("A row that lacks a data set has no average.")
     return found
@@ -119,7 +123,7 @@ def _number(cell: Cell, row: Row) -> str:
     return f"{cell.mean:+.2f}" if row.kind == "difference" else f"{cell.mean:.2f}"
 
 
-def _short(cell: Cell | None, table: Table) -> bool:
+def is_short(cell: Cell | None, table: Table) -> bool:
     """Fewer orders than the others, though the method has an order: a run that is not done."""
     return cell is not None and 1 < cell.runs < table.runs
 
@@ -136,7 +140,7 @@ def _markdown_cell(cell: Cell | None, row: Row, table: Table) -> str:
     text = {1: f"**{text}**", 2: f"<u>{text}</u>"}.get(cell.rank, text)
     if cell.std is not None:
         text += f" ±{cell.std:.2f}"
-    if _short(cell, table):
+    if is_short(cell, table):
         text += f" (of {cell.runs})"
     return f"{text} {ON_TEST}" if cell.on_test else text
 
@@ -150,7 +154,7 @@ def _latex_cell(cell: Cell | None, row: Row, table: Table) -> str:
     text = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(cell.rank, text)
     if cell.std is not None:
         text += rf" {{\scriptsize $\pm${cell.std:.2f}}}"
-    if _short(cell, table):
+    if is_short(cell, table):
         text += rf" {{\scriptsize (of {cell.runs})}}"
     return rf"\textcolor{{red}}{{{text}$^\ddagger$}}" if cell.on_test else text
 
@@ -164,7 +168,7 @@ def _html_cell(cell: Cell | None, row: Row, table: Table) -> str:
         text = f'<span class="{style}">{text}</span>'
     if cell.std is not None:
         text += f" <small>&plusmn;{cell.std:.2f}</small>"
-    if _short(cell, table):
+    if is_short(cell, table):
         text += f" <small>(of {cell.runs})</small>"
     if cell.on_test:
         text = f'<span class="bad" title="tuned on test labels">{text} {ON_TEST}</span>'

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 import soba
-from soba.bench.efficiency import Cost, costs, encode_rate
-from soba.bench.evaluate import Record
+from soba.bench.efficiency import Measured, costs, encode_rate, write_costs
 from soba.bench.feature_folder import FeatureFolder, seconds_of
 from soba.bench.grid import Grid
-from soba.bench.grid_table import BACKBONES, Cell, averages, cells, quoted_cells
+from soba.bench.paper import BACKBONES
 from soba.bench.plan import Plan
 from soba.bench.sources import Icons, OnDisk, Source
+from soba.bench.tables import tables
+from soba.cli import _tables
 from soba.cli._common import (
     Batch,
     Device,
@@ -29,12 +28,14 @@ from soba.cli._common import (
     Pretrained,
     Templates,
     Threads,
+    check_folder,
     err,
     method_names,
     open_encoder,
     out,
     progress_bar,
     say_broken,
+    shown,
 )
 from soba.encode.encoder import Encoder
 from soba.encode.load import TINY, load_encoder, load_tunable
@@ -162,10 +163,8 @@ def bench_(
         )
     if folder.broken:
         say_broken({f"{name}: {key}": why for (name, key), why in folder.broken.items()})
-    _show(records, source, names, named, order)
-    printed = quoted_cells(benchmark, named) if order == "shuffled" else {}
-    if printed:
-        _show_quoted(records, source, names, printed)
+    for table in tables(records):
+        out.print(*_tables.drawn(table, out.width), sep="\n")
     out.print(f"{len(records)} records in {output / 'records'}", soft_wrap=True, highlight=False)
 
 
@@ -194,6 +193,15 @@ def efficiency_(
     methods: Annotated[str, typer.Option(help="Comma-separated names.")] = ",".join(_STREAMING),
     repeats: Annotated[int, typer.Option(min=1, help="Streams to take the median of.")] = 3,
     per_class: Annotated[int, typer.Option(min=1, help="Icons per class.")] = 5,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Also as JSON; `soba report RESULTS` shows RESULTS/efficiency*.json.",
+        ),
+    ] = None,
     device: Device = "auto",
     precision: Precision = "fp32",
     threads: Threads = None,
@@ -204,6 +212,7 @@ def efficiency_(
     can do with one view get one, and pay for encoding one.
     """
     names = method_names(methods)
+    check_folder(output)
     encoder = None
     if file is None or model is not None:
         encoder = load_encoder(
@@ -232,7 +241,12 @@ def efficiency_(
             repeats=repeats,
             step=lambda name: progress.update(task, advance=1, description=name),
         )
-    out.print(_efficiency_table(found, len(features), features.classes))
+    name = "icons-source" if file is None else file.stem
+    measured = Measured(name, len(features), features.classes, tuple(found))
+    out.print(_tables.costs(measured))
+    if output is not None:
+        write_costs(output, measured)
+        out.print(f"costs in {shown(output)}", soft_wrap=True, highlight=False)
 
 
 # Before any encoding --------------------------------------------------------------------------
@@ -255,124 +269,7 @@ def _stop_at(problems: list[str]) -> None:
     raise typer.Exit(2)
 
 
-# Tables ---------------------------------------------------------------------------------------
-
-
-def _show(
-    records: list[Record], source: Source, methods: Sequence[str], model: str, order: str
-) -> None:
-    found = cells(records)
-    orders = max((record["seed"] for record in records), default=0) + 1
-    table = Table(
-        title=f"{source.name}, {model}, {order}: top-1 %, mean over {orders} orders (std)",
-        title_justify="left",
-    )
-    table.add_column("data set", no_wrap=True)
-    for method in methods:
-        table.add_column(method, justify="right", no_wrap=True)
-    for dataset in source.datasets:
-        row = {m: found[dataset, m] for m in methods if (dataset, m) in found}
-        # The best of what was tuned without looking is the best.
-        best = max((cell.mean for cell in row.values() if not cell.leaked), default=None)
-        table.add_row(dataset, *(_cell(row.get(method), best) for method in methods))
-    table.add_section()
-    means = {
-        m: averages(found, source.datasets, m, ood=source.name in ("ood", "icons")) for m in methods
-    }
-    for label in dict.fromkeys(label for mean in means.values() for label in mean):
-        shown = [f"{means[m][label]:.2f}" if label in means[m] else "" for m in methods]
-        table.add_row(label, *shown)
-    out.print(table)
-    leaked = sorted({method for (_, method), cell in found.items() if cell.leaked})
-    if leaked:
-        out.print(
-            f"[bold red]warning:[/] [red]red numbers were tuned on the test labels they are scored "
-            f"with ({', '.join(leaked)}): they are not results.[/]",
-            soft_wrap=True,
-        )
-
-
-def _cell(cell: Cell | None, best: float | None) -> str:
-    if cell is None:
-        return ""
-    text = f"{cell.mean:.2f}"
-    if cell.leaked:
-        text = f"[red]{text}[/]"
-    elif cell.mean == best:
-        text = f"[bold]{text}[/]"
-    return text if cell.std is None else f"{text} [dim]({cell.std:.2f})[/]"
-
-
-def _show_quoted(
-    records: list[Record],
-    source: Source,
-    methods: Sequence[str],
-    printed: dict[tuple[str, str], float],
-) -> None:
-    """Ours beside the paper's, where it has the same cell."""
-    found = cells(records)
-    shared = [m for m in methods if any(method == m for _, method in printed)]
-    table = Table(
-        title="ours | quoted from the paper | difference. Quoted numbers were not measured here; "
-        "the quoted zero-shot row used other prompts.",
-        title_justify="left",
-    )
-    table.add_column("data set", no_wrap=True)
-    for method in shared:
-        table.add_column(method, justify="right", no_wrap=True)
-    ours = {key: cell.mean for key, cell in found.items()}
-    for method in shared:
-        means = averages(found, source.datasets, method, ood=source.name == "ood")
-        ours |= {(label, method): mean for label, mean in means.items()}
-    for name in (*source.datasets, "average", "ood-average"):
-        if not any((name, m) in printed for m in shared):
-            continue
-        row = [_beside(ours.get((name, m)), printed.get((name, m))) for m in shared]
-        table.add_row(name, *row)
-    out.print(table)
-
-
-def _beside(ours: float | None, quoted: float | None) -> str:
-    left = "-" if ours is None else f"{ours:.2f}"
-    right = "-" if quoted is None else f"[italic]{quoted:.2f}[/]"
-    change = "" if ours is None or quoted is None else f" | {ours - quoted:+.2f}"
-    return f"{left} | {right}{change}"
-
-
-def _efficiency_table(found: list[Cost], images: int, classes: int) -> Table:
-    table = Table(
-        title=f"{images} images, {classes} classes; quoted: the paper's, "
-        "ImageNet with RN50 on its machine",
-        title_justify="left",
-    )
-    table.add_column("method")
-    for heading in (
-        "encode s",
-        "adapt s",
-        "adapt / zero-shot",
-        "adapt / encode",
-        "total / zero-shot",
-        "quoted min",
-        "quoted / zero-shot",
-    ):
-        table.add_column(heading, justify="right")
-    for cost in found:
-        share = None if not cost.encode else cost.adapt / cost.encode
-        table.add_row(
-            cost.method,
-            _number(cost.encode, "{:.2f}"),
-            f"{cost.adapt:.4f}",
-            f"{cost.adapt_ratio:.2f}",
-            _number(share, "{:.2%}"),
-            _number(cost.total_ratio, "{:.3f}"),
-            _number(None if cost.quoted_seconds is None else cost.quoted_seconds / 60, "{:.1f}"),
-            _number(cost.quoted_ratio, "{:.2f}"),
-        )
-    return table
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
+# Features -------------------------------------------------------------------------------------
 
 
 def _icon_features(encoder: Encoder, per_class: int) -> soba.FeatureSet:

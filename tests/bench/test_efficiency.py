@@ -1,9 +1,11 @@
+import json
+
 import numpy as np
 import pytest
 from colours import ColourEncoder
 
 import soba
-from soba.bench.efficiency import costs, encode_rate
+from soba.bench.efficiency import Measured, costs, costs_of, encode_rate, shown, write_costs
 from soba.testing import example_stream, example_views
 
 FEATURES, LABELS, TEXT = example_stream(n=200, classes=5, width=12)
@@ -33,3 +35,30 @@ def test_the_rate_of_an_encoder():
     assert 0 < encode_rate(encoder, images=10, batch=4) < 1
     assert encoder.images_encoded == 11  # one to warm up
     assert np.isfinite(encode_rate(encoder, images=1))
+
+
+def test_what_is_written_is_read_and_holds_no_quoted_number(tmp_path):
+    path = tmp_path / "efficiency.json"
+    found = costs(VIEWS, ["soba", "mta"], seconds_per_image=0.01, repeats=1)
+    measured = Measured("made-up", 200, 5, tuple(found))
+    write_costs(path, measured)
+    assert "826" not in path.read_text() and "quoted" not in path.read_text()
+    assert costs_of(json.loads(path.read_text())) == measured
+    assert shown(found[1])[-2:] == ["13.8", "1.15"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ([], "not a file of `soba bench efficiency`"),
+        ({"costs": [{"method": "soba"}]}, "not a file of `soba bench efficiency`"),
+        ({"costs": [["soba", "zero-shot", 1.0]]}, "no zero-shot|not a file"),
+        ({"costs": [{"method": "soba", "encode_seconds": None, "adapt_seconds": 1.0}]}, "zero-sho"),
+        ({"costs": [{"method": "soba", "encode_seconds": None, "adapt_seconds": 0}]}, "0 seconds"),
+    ],
+)
+def test_damaged_costs_are_refused(content, problem):
+    if isinstance(content, dict):
+        content |= {"features": "x", "images": 1, "classes": 1}
+    with pytest.raises(ValueError, match=problem):
+        costs_of(content)

@@ -9,7 +9,7 @@ from pathlib import Path
 from report_records import OOD, grid, record, write
 
 import soba
-from soba.bench import ablate
+from soba.bench import ablate, efficiency
 from soba.bench.report import write_report, write_tables
 from soba.bench.results import read_results
 from soba.bench.tables import BENCHMARKS
@@ -31,6 +31,10 @@ def test_everything_is_in_one_file(tmp_path):
         ablate.write_csv(
             folder / "ablations" / f"{name}.csv", ablate.ablate(name, features, orders=1)
         )
+    measured = efficiency.costs(features, ["soba"], seconds_per_image=0.1, repeats=1)
+    efficiency.write_costs(
+        folder / "efficiency.json", efficiency.Measured("made-up", 100, 4, tuple(measured))
+    )
     content = report(tmp_path, folder)
     alts = re.findall(r'<img[^>]* alt="([^"]*)"', content)
     for start, count in (
@@ -46,6 +50,9 @@ def test_everything_is_in_one_file(tmp_path):
     for word in (
         "OOD benchmark, ViT-B-16",
         "SOBA †",
+        "Efficiency, made-up: 100 images, 4 classes",
+        "quoted min †",
+        "<i>13.8</i>",
         "Environment",
         "numpy",
         "2.1.0",
@@ -65,19 +72,22 @@ def test_damaged_records_are_named_at_the_top_and_left_out(tmp_path):
         ("list.json", b"[]"),
         ("no-accuracy.json", json.dumps(record() | {"accuracy": None}).encode()),
         ("beyond.json", json.dumps(record() | {"accuracy": 430.0}).encode()),
+        ("domain.json", json.dumps(record() | {"accuracy_per_domain": {"a": "b"}}).encode()),
+        ("no-domain.json", json.dumps(record() | {"accuracy_per_domain": [60.0]}).encode()),
         ("nan.json", json.dumps(record() | {"accuracy": float("nan")}).encode()),
     ):
         (folder / "records" / name).write_bytes(content)
     (folder / "ablations").mkdir()
     (folder / "ablations" / "alpha.csv").write_text("ablation,file\n")
+    (folder / "efficiency-half.json").write_text('{"costs": ')
     found = read_results(folder)
     assert len(found.records) == 3
-    assert len(found.problems) == 8
+    assert len(found.problems) == 11
     content = report(tmp_path, folder)
     top = content[: content.index("<h2>")]
-    for name in ("half", "empty", "bytes", "list", "no-accuracy", "beyond", "nan"):
+    for name in ("half", "empty", "bytes", "list", "no-accuracy", "beyond", "domain", "nan"):
         assert f"records/{name}.json" in top
-    assert "ablations/alpha.csv" in top
+    assert "ablations/alpha.csv" in top and "efficiency-half.json" in top
     assert str(tmp_path) not in content
 
 

@@ -1,0 +1,108 @@
+"""The tables of `soba bench` in the terminal: data sets down, methods across, since few are wide.
+
+They are drawn from the same `soba.bench.tables.Table` as those of `soba report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table as Drawn
+from rich.text import Text
+
+from soba.bench import efficiency
+from soba.bench.table_formats import ON_TEST, QUOTED, is_short, notes
+from soba.bench.tables import Cell, Table
+
+
+def drawn(table: Table, width: int) -> Iterator[RenderableType]:
+    """What was measured, the paper's numbers beside it, and what must be known of both.
+
+    `width` is the terminal's.
+    """
+    room = width - 4 - max(map(len, table.columns))
+    yield from _measured(table, room)
+    yield from _beside_the_papers(table, room)
+    yield Text(" ".join(notes(table)), style="dim")
+    saw = [
+        row.label
+        for row in table.rows
+        if row.kind == "ours" and any(cell and cell.on_test for cell in row.cells)
+    ]
+    if saw:
+        yield Text.from_markup(
+            f"[bold red]warning:[/] [red]red numbers ({ON_TEST}) were tuned on the test labels "
+            f"they are scored with ({escape(', '.join(saw))}): they are not results.[/]"
+        )
+
+
+def costs(measured: efficiency.Measured) -> Drawn:
+    """What each method costs, and the paper's runtimes."""
+    table = Drawn(title=escape(measured.title), title_justify="left", caption_justify="left")
+    table.caption = f"{QUOTED} {efficiency.QUOTED_FROM}"
+    for place, heading in enumerate(efficiency.HEADINGS):
+        marked = f"{heading} {QUOTED}" if heading in efficiency.QUOTED_HEADINGS else heading
+        table.add_column(marked, justify="right" if place else "left")
+    for cost in measured.costs:
+        table.add_row(*efficiency.shown(cost))
+    return table
+
+
+def _measured(table: Table, width: int) -> Iterator[RenderableType]:
+    rows = [row for row in table.rows if row.kind == "ours"]
+    columns = {row.label: [_cell(cell, table) for cell in row.cells] for row in rows}
+    return _pieces(f"{table.title}: top-1 %", table, columns, width // 14)
+
+
+def _beside_the_papers(table: Table, width: int) -> Iterator[RenderableType]:
+    """Ours, the paper's and the difference, for the methods that have one."""
+    columns = {}
+    for place, row in enumerate(table.rows):
+        if row.kind == "difference":  # which follows ours and the quoted one
+            ours, theirs = table.rows[place - 2 : place]
+            cells = zip(ours.cells, theirs.cells, row.cells, strict=True)
+            columns[ours.label] = [_side_by_side(*three) for three in cells]
+    title = f"ours | quoted from the paper {QUOTED} | difference"
+    return _pieces(title, table, columns, width // 25)
+
+
+def _pieces(
+    title: str, table: Table, columns: dict[str, list[str]], across: int
+) -> Iterator[RenderableType]:
+    """Some methods at a time: squeezed into a narrow terminal, numbers would be cut off."""
+    if columns:
+        yield Text(title, style="italic")
+    labels, across = list(columns), max(1, across)
+    for start in range(0, len(labels), across):
+        chosen = labels[start : start + across]
+        made = Drawn()
+        made.add_column("data set", no_wrap=True)
+        for label in chosen:
+            made.add_column(escape(label), justify="right")
+        for place, name in enumerate(table.columns):
+            if place == len(table.datasets):
+                made.add_section()
+            made.add_row(escape(name), *(columns[label][place] for label in chosen))
+        yield made
+
+
+def _cell(cell: Cell | None, table: Table) -> str:
+    if cell is None:
+        return ""
+    text = f"{cell.mean:.2f}"
+    if cell.on_test:
+        text = f"[red]{text} {ON_TEST}[/]"
+    text = {1: f"[bold]{text}[/]", 2: f"[underline]{text}[/]"}.get(cell.rank, text)
+    if cell.std is not None:
+        text += f" [dim]±{cell.std:.2f}[/]"
+    return f"{text} [dim](of {cell.runs})[/]" if is_short(cell, table) else text
+
+
+def _side_by_side(ours: Cell | None, theirs: Cell | None, gap: Cell | None) -> str:
+    left = "-" if ours is None else f"{ours.mean:.2f}"
+    if ours is not None and ours.on_test:
+        left = f"[red]{left} {ON_TEST}[/]"
+    right = "-" if theirs is None else f"[italic]{theirs.mean:.2f}[/]"
+    return f"{left} | {right}" + ("" if gap is None else f" | {gap.mean:+.2f}")
