@@ -26,12 +26,11 @@ p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft, small { color: var(--soft)
 a { color: var(--accent); } img { max-width: 100%; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .7rem; text-align: right;
-         white-space: nowrap; }
+         vertical-align: baseline; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .pinned th:first-child, .pinned td:first-child { background: #fff; left: 0; position: sticky; }
 tr.quoted td, tr.difference td { color: var(--soft); font-size: .9em; padding-block: .1rem; }
-th.words, td.words { min-width: 13rem; text-align: left; vertical-align: top;
-                     white-space: normal; }
+th.words, td.words { min-width: 13rem; text-align: left; white-space: normal; }
 .panels { display: grid; gap: 1rem;
           grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
 .panels img { display: block; width: 100%; }

@@ -121,13 +121,14 @@ def _streams(made: list[Table]) -> str:
 
 def _calibration(made: list[Table]) -> str:
     fair = [table for table in made if table.fair]
-    mean = "mean of the data sets"
     bars = [
-        _image(report_plots.calibration(t.fair, mean), f"calibration error, {t.title}", t.title)
+        _image(
+            report_plots.calibration(t.fair, _whole(t)), f"calibration error, {t.title}", t.title
+        )
         for t in fair
     ]
     curves = [
-        _image(report_plots.over_coverage(t.fair, mean), f"over coverage, {t.title}", t.title)
+        _image(report_plots.over_coverage(t.fair, _whole(t)), f"over coverage, {t.title}", t.title)
         for t in fair
         if any(record.get("accuracy_at_coverage") for own in t.fair.values() for record in own)
     ]
@@ -147,36 +148,38 @@ def _calibration(made: list[Table]) -> str:
 
 
 def _over_stream(made: list[Table]) -> list[str]:
-    """A picture per data set; per table, where that would be too many."""
-    groups: dict[tuple[str, str], report_plots.Members] = {}
+    """A picture per stream; per table, where that would be too many."""
     streams = {(t.title, r["dataset"]) for t in made for own in t.fair.values() for r in own}
     single = len(streams) <= MOST_PANELS
+    images = []
     for table in made:
+        panels: dict[str, report_plots.Members] = {}
         for label, own in table.fair.items():
             for record in own:
                 if record.get("accuracy_over_stream"):
-                    name = record["dataset"] if single else "mean of the data sets"
-                    panel = groups.setdefault((table.title, name), {})
-                    panel.setdefault(label, []).append(record)
-    return [
-        _image(
-            report_plots.over_stream(members, name),
-            f"accuracy over the stream, {name}, {title}",
-            title,
-        )
-        for (title, name), members in groups.items()
-    ]
+                    apart = single and record["dataset"] in table.datasets
+                    name = record["dataset"] if apart else _whole(table)
+                    panels.setdefault(name, {}).setdefault(label, []).append(record)
+        for name in (name for name in (*table.datasets, _whole(table)) if name in panels):
+            figure = report_plots.over_stream(panels[name], name)
+            alt = f"accuracy over the stream, {name}, {table.title}"
+            images.append(_image(figure, alt, table.title))
+    return images
+
+
+def _whole(table: Table) -> str:
+    """What a picture of all records of a table shows."""
+    return "all domains" if table.joined else "mean of the data sets"
 
 
 def _cost(made: list[Table]) -> str:
-    rows, kinds = [], []
+    parts, lines = [], 0
     for table in made:
-        rows.append([f"<b>{html.escape(table.title)}</b>", "", "", "", ""])
-        kinds.append("")
         plain_clip = [
             r for own in table.members.values() for r in own if r["method"] == "zero-shot"
         ]
         zero = _per_thousand(plain_clip, "seconds")
+        rows = []
         for label, own in table.members.items():
             adapt = _per_thousand(own, "seconds")
             encode = _per_thousand(own, "encode_seconds")
@@ -189,15 +192,18 @@ def _cost(made: list[Table]) -> str:
                     f"{100 * adapt / encode:.2f} %" if encode and adapt is not None else "",
                 ]
             )
-            kinds.append("")
-    if not rows:
+        headings = ["method", "adapt", "to zero-shot", "encode", "adapt of encode"]
+        drawn = page.table(headings, rows, kinds=[""] * len(rows))
+        parts.append(f"<h3>{html.escape(table.title)}</h3>{drawn}")
+        lines += len(rows)
+    if not parts:
         return ""
-    headings = ["method", "adapt", "to zero-shot", "encode", "adapt of encode"]
+    count = "1 table" if len(parts) == 1 else f"{len(parts)} tables"
     return (
         "<h2>Cost</h2><p class='soft'>Seconds per 1,000 images, encoding and adapting apart, on "
         "the machine that made the records.</p>"
-        f"<details{' open' if len(rows) <= 40 else ''}><summary>{len(made)} tables</summary>"
-        f"{page.table(headings, rows, kinds=kinds)}</details>"
+        f"<details{' open' if lines <= 40 else ''}><summary>{count}</summary>"
+        f"{''.join(parts)}</details>"
     )
 
 
@@ -217,7 +223,7 @@ def _efficiency(measured: efficiency.Measured) -> str:
     return (
         f"<h2>Efficiency, {html.escape(measured.title)}</h2>"
         "<p class='soft'>Seconds for all images, encoding and adapting apart, on the machine that "
-        f"measured them. {mark} {efficiency.QUOTED_FROM}</p>"
+        f"measured them. {efficiency.RATIOS} {mark} {efficiency.QUOTED_FROM}</p>"
         f"{page.table(headings, rows, kinds=[''] * len(rows))}"
     )
 

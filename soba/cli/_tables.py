@@ -14,7 +14,7 @@ from rich.text import Text
 
 from soba.bench import efficiency
 from soba.bench.table_formats import ON_TEST, QUOTED, is_short, notes
-from soba.bench.tables import Cell, Table
+from soba.bench.tables import TITLES, Cell, Table
 
 
 def drawn(table: Table, width: int) -> Iterator[RenderableType]:
@@ -41,12 +41,13 @@ def drawn(table: Table, width: int) -> Iterator[RenderableType]:
 def costs(measured: efficiency.Measured) -> Drawn:
     """What each method costs, and the paper's runtimes."""
     table = Drawn(title=escape(measured.title), title_justify="left", caption_justify="left")
-    table.caption = f"{QUOTED} {efficiency.QUOTED_FROM}"
+    table.caption = f"{efficiency.RATIOS} {QUOTED} {efficiency.QUOTED_FROM}"
     for place, heading in enumerate(efficiency.HEADINGS):
         marked = f"{heading} {QUOTED}" if heading in efficiency.QUOTED_HEADINGS else heading
-        table.add_column(marked, justify="right" if place else "left")
+        table.add_column(marked, justify="right" if place else "left", no_wrap=not place)
     for cost in measured.costs:
-        table.add_row(*efficiency.shown(cost))
+        method, *numbers = efficiency.shown(cost)
+        table.add_row(TITLES.get(method, method), *numbers)
     return table
 
 

@@ -17,7 +17,8 @@ def report_(
     results: Annotated[
         Path,
         typer.Argument(
-            metavar="RESULTS", help="Folder of `soba bench`, or a --json file of `soba eval`."
+            metavar="RESULTS",
+            help="Folder of `soba bench`, or a JSON file of `soba eval` or `bench efficiency`.",
         ),
     ],
     output: Annotated[
@@ -33,8 +34,8 @@ def report_(
     """Draw tables and pictures of results into one self-contained page.
 
     Top-1 with its spread over the orders, the paper's numbers beside ours, the OOD radar, accuracy
-    over the stream, calibration, cost, and RESULTS/ablations/*.csv where there are any. Files
-    that are damaged or half written are named and left out.
+    over the stream, calibration, cost, and RESULTS/ablations/*.csv and RESULTS/efficiency*.json
+    where there are any. Files that are damaged or half written are named and left out.
     """
     for path in (output, markdown, latex):
         check_folder(path)

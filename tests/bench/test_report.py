@@ -62,6 +62,22 @@ def test_everything_is_in_one_file(tmp_path):
     assert "warning" not in content.split("</style>")[1]
 
 
+def test_a_joined_stream_is_one_line_over_the_stream_and_a_column_a_domain(tmp_path):
+    domains = {"icons-source": 60.0, "icons-sketch": 40.0, "icons-v2": 20.0}
+    more = {"benchmark": "icons", "model": "tiny", "order": "sequence"}
+    records = [
+        record(method, "icons-all", accuracy_per_domain=domains, **more)
+        for method in ("zero-shot", "soba")
+    ]
+    content = report(tmp_path, write(tmp_path / "r", records))
+    alts = re.findall(r'<img[^>]* alt="(accuracy over[^"]*)"', content)
+    assert alts == [
+        "accuracy over the stream, all domains, Icon domains, tiny, domains in sequence"
+    ]
+    assert all(f"<th>{name}</th>" in content for name in (*domains, "average", "ood-average"))
+    assert "icons-all" not in content and "<b>3</b>data sets" in content
+
+
 def test_damaged_records_are_named_at_the_top_and_left_out(tmp_path):
     folder = write(tmp_path / "results", [record(seed=s) for s in range(3)])
     whole = json.dumps(record(seed=7))
