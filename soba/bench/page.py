@@ -17,7 +17,7 @@ _STYLE = """
         --tint: #f5f8fc; --accent: #2463ab; }
 * { box-sizing: border-box; }
 body { color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif;
-       margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 4rem; }
+       margin: 0 auto; max-width: 74rem; padding: 1.5rem 1rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { border-top: 1px solid var(--line); font-size: 1.2rem; margin: 2.2rem 0 .4rem;
      padding-top: 1.2rem; }
@@ -25,7 +25,7 @@ h3 { font-size: 1rem; margin: 1rem 0 .4rem; }
 p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft, small { color: var(--soft); }
 a { color: var(--accent); } img { max-width: 100%; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: .35rem .7rem; text-align: right;
+th, td { border-bottom: 1px solid var(--line); padding: .35rem .6rem; text-align: right;
          vertical-align: baseline; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .pinned th:first-child, .pinned td:first-child { background: #fff; left: 0; position: sticky; }
