@@ -2,7 +2,8 @@
 
 open_clip runs all 77 positions of every prompt. Under a causal mask nothing behind the end token
 can reach it, and the feature is read there: sequences are cut after it, a dozen positions for a
-usual prompt. Same features up to rounding, several times faster. Taking embeddings in place of
+usual prompt. Nor can anything behind the words that many prompts begin with reach these: they run
+once for all. Same features up to rounding, several times faster. Taking embeddings in place of
 tokens is what prompt tuning needs.
 """
 
@@ -44,19 +45,70 @@ class TextTower:
 
     def embed(self, tokens: Any, ends: Any) -> Any:
         """(m, L) tokens -> (m, L', w) embeddings, cut behind the last end where that is allowed."""
-        if self._parts.attn_mask is not None and len(tokens):
+        if self.cuts and len(tokens):
             tokens = tokens[:, : int(ends.max()) + 1]
         return self._parts.token_embedding(tokens)
 
-    def run(self, embedded: Any, ends: Any) -> Any:
-        """(m, L', w) embeddings -> (m, d) features, as they leave the model."""
-        parts, length = self._parts, embedded.shape[1]
-        dtype = parts.transformer.get_cast_dtype()
-        mask = None if parts.attn_mask is None else parts.attn_mask[:length, :length]
-        x = embedded.to(dtype) + parts.positional_embedding[:length].to(dtype)
-        x = parts.ln_final(parts.transformer(x, attn_mask=mask))
-        x = x[torch.arange(len(x), device=x.device), ends]
-        projection = parts.text_projection
+    @property
+    def cuts(self) -> bool:
+        """Whether a prompt may be cut behind its end."""
+        return self._parts.attn_mask is not None
+
+    @property
+    def size(self) -> int:
+        """Numbers in a position's states, over all blocks: what memory goes by."""
+        return int(self._parts.transformer.width * self._parts.transformer.layers)
+
+    @property
+    def shares_openings(self) -> bool:
+        """Whether :meth:`read` works here: causal, of plain blocks, pooled behind the opening."""
+        blocks = self._parts.transformer.resblocks
+        return (
+            self._parts.attn_mask is not None
+            and self._pool != "first"
+            and all(type(block).__name__ == "ResidualAttentionBlock" for block in blocks)
+            and self._parts.transformer.batch_first
+        )
+
+    def read(self, openings: Any) -> list[Any]:
+        """(b, P, w) embeddings that prompts begin with -> what each block's attention sees."""
+        x = self._placed(openings, 0)
+        seen = []
+        for block in self._parts.transformer.resblocks:
+            seen.append(block.ln_1(x))
+            x = block(x, attn_mask=self._mask(0, x.shape[1]))
+        return seen
+
+    def run(self, embedded: Any, ends: Any, openings: list[Any] | None = None) -> Any:
+        """(m, L', w) embeddings -> (m, d) features, as they leave the model.
+
+        With `openings`, rows of what :meth:`read` gave, one for each prompt, `embedded` goes on
+        behind them; `ends` count from the prompt's beginning all the same.
+        """
+        if openings is None:
+            mask = None if self._parts.attn_mask is None else self._mask(0, embedded.shape[1])
+            x = self._parts.transformer(self._placed(embedded, 0), attn_mask=mask)
+            return self._pooled(x, ends)
+        begun = openings[0].shape[1]
+        x, mask = self._placed(embedded, begun), self._mask(begun, embedded.shape[1])
+        for block, before in zip(self._parts.transformer.resblocks, openings, strict=True):
+            rest = block.ln_1(x)
+            whole = torch.cat([before, rest], dim=1)
+            x = x + block.ls_1(block.attention(rest, whole, whole, attn_mask=mask))
+            x = x + block.ls_2(block.mlp(block.ln_2(x)))
+        return self._pooled(x, ends - begun)
+
+    def _placed(self, embedded: Any, begun: int) -> Any:
+        dtype = self._parts.transformer.get_cast_dtype()
+        places = self._parts.positional_embedding[begun : begun + embedded.shape[1]]
+        return embedded.to(dtype) + places.to(dtype)
+
+    def _mask(self, begun: int, length: int) -> Any:
+        return self._parts.attn_mask[begun : begun + length, : begun + length]
+
+    def _pooled(self, x: Any, ends: Any) -> Any:
+        x = self._parts.ln_final(x[torch.arange(len(x), device=x.device), ends])
+        projection = self._parts.text_projection
         if projection is None:
             return x
         return projection(x) if isinstance(projection, torch.nn.Linear) else x @ projection

@@ -1,20 +1,23 @@
 """Prompts whose first words are free vectors, run through the text tower of an open_clip model.
 
 [start][context vectors][class name and the rest of the template][end], as in CoOp. Gradients
-reach the context and nothing else. Classes go through the tower in chunks, and each chunk is
-computed again in the backward pass (activation checkpointing), so memory hardly grows with the
-number of classes: the official codes need over 16 GB for a thousand.
+reach the context and nothing else. The context runs once for all classes, where the tower is
+causal, and class names of a length run together. What would take too much memory at a time goes
+through the tower in chunks, each computed again in the backward pass (activation checkpointing),
+so memory hardly grows with the number of classes: the official codes need over 16 GB for a
+thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from soba.encode.openclip import OpenClip
 from soba.tune._torch import torch
 
-_TOKENS_AT_A_TIME = 1024  # about half a gigabyte of activations in a ViT-B's text tower
+_AT_A_TIME = 1024 * 512 * 12  # states: of 1024 tokens in a ViT-B's text tower, half a gigabyte
+_ALIKE = 0.75  # of the longest prompt beside it: a shorter one runs apart, rather than be padded
 
 
 class Prompts:
@@ -29,8 +32,8 @@ class Prompts:
     context_tokens
         How many context vectors. None: one for each token of the words before the `{}`, with the
         embeddings of these as `initial` context.
-    chunk
-        Prompts at a time; by default as many as keep the memory around half a gigabyte.
+    at_a_time
+        Tokens; by default as many as keep the memory around half a gigabyte.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class Prompts:
         template: str,
         *,
         context_tokens: int | None = None,
-        chunk: int | None = None,
+        at_a_time: int | None = None,
     ) -> None:
         if encoder.text_tower is None:
             raise ValueError(f"{encoder.name}: prompts cannot be tuned on a text tower of its kind")
@@ -52,11 +55,14 @@ class Prompts:
         else:
             tokens = self._blank(closing, class_names, context_tokens)
             self.context_tokens = context_tokens
-        self._ends = self._tower.ends(tokens)
         with torch.no_grad():
-            self._embedded = self._tower.embed(tokens, self._ends)  # (C, L, w)
-        self.initial = self._embedded[0, 1 : 1 + self.context_tokens].float().clone()
-        self._chunk = chunk or max(1, _TOKENS_AT_A_TIME // self._embedded.shape[1])
+            ends = self._tower.ends(tokens)
+            embedded = self._tower.embed(tokens, ends)  # (C, L, w)
+        self.initial = embedded[0, 1 : 1 + self.context_tokens].float().clone()
+        # The longest first, so that prompts of a length are neighbours.
+        self._order = ends.argsort(descending=True, stable=True)
+        self._ends, self._embedded = ends[self._order], embedded[self._order]
+        self._at_a_time = at_a_time or max(1, _AT_A_TIME // self._tower.size)
 
     @property
     def width(self) -> int:
@@ -65,29 +71,54 @@ class Prompts:
 
     def features(self, context: Any) -> Any:
         """Unit text features (C, d) under a context (M, w); (B, C, d) under B of them."""
-        classes = len(self._embedded)
-        lead = context.shape[:-2]
-        rows = context.unsqueeze(-3).expand(*lead, classes, *context.shape[-2:])
-        rows = rows.reshape(-1, *context.shape[-2:])  # (B C, M, w)
-        which = torch.arange(classes, device=context.device).repeat(len(rows) // classes)
-        parts = list(zip(rows.split(self._chunk), which.split(self._chunk), strict=True))
-        again = len(parts) > 1 and torch.is_grad_enabled() and context.requires_grad
+        contexts = context if context.ndim == 3 else context[None]  # (B, M, w)
+        starts = self._embedded[:1, :1].expand(len(contexts), 1, self.width)
+        parts = list(self._parts(len(contexts)))
+        tokens = sum(len(rows) * length for rows, length in parts)
+        again = tokens > self._at_a_time and torch.is_grad_enabled() and context.requires_grad
         with self._encoder.autocast():
+            openings = torch.cat([starts, contexts.to(starts.dtype)], dim=1)
+            read = self._tower.read(openings) if self._tower.shares_openings else None
             encoded = [
                 torch.utils.checkpoint.checkpoint(
-                    self._encode, *part, use_reentrant=False, preserve_rng_state=False
+                    self._encode,
+                    openings,
+                    read,
+                    *part,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
                 )
                 if again
-                else self._encode(*part)
+                else self._encode(openings, read, *part)
                 for part in parts
             ]
-        return torch.cat(encoded).unflatten(0, (*lead, classes))
+        rows = torch.cat(encoded).unflatten(0, (len(self._order), len(contexts)))  # (C, B, d)
+        found = rows[self._order.argsort()].transpose(0, 1)
+        return found if context.ndim == 3 else found[0]
 
-    def _encode(self, context: Any, which: Any) -> Any:
-        embedded, behind = self._embedded[which], 1 + self.context_tokens
-        parts = [embedded[:, :1], context.to(embedded.dtype), embedded[:, behind:]]
-        rows = self._tower.run(torch.cat(parts, dim=1), self._ends[which])
-        return torch.nn.functional.normalize(rows.float(), dim=-1)
+    def _parts(self, contexts: int) -> Iterator[tuple[Any, int]]:
+        """Rows of the (C, B) grid of prompts and contexts to run together, and their length."""
+        lengths = (self._ends + 1).repeat_interleave(contexts).tolist()
+        if not self._tower.cuts:
+            lengths = [self._embedded.shape[1]] * len(lengths)
+        start = 0
+        while start < len(lengths):
+            longest = lengths[start]
+            stop = min(len(lengths), start + max(1, self._at_a_time // longest))
+            while lengths[stop - 1] < _ALIKE * longest:
+                stop -= 1
+            yield torch.arange(start, stop, device=self._ends.device), longest
+            start = stop
+
+    def _encode(self, openings: Any, read: list[Any] | None, rows: Any, length: int) -> Any:
+        which, context = rows // len(openings), rows % len(openings)
+        rest = self._embedded[which, openings.shape[1] : length]
+        if read is None:
+            sentences = torch.cat([openings[context], rest], dim=1)
+            encoded = self._tower.run(sentences, self._ends[which])
+        else:
+            encoded = self._tower.run(rest, self._ends[which], [seen[context] for seen in read])
+        return torch.nn.functional.normalize(encoded.float(), dim=-1)
 
     def _worded(self, opening: str, closing: str, names: Sequence[str]) -> tuple[Any, int]:
         """Tokens of the whole sentences, and how many of them stand for the words before {}."""

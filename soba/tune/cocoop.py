@@ -78,5 +78,10 @@ class CoCoOp(CoOp):
         images = self._views(batch)[:, 0]
         at_a_time = max(1, 4096 // self.classes)
         with torch.no_grad():
-            parts = [self._batch_logits(self._learned, part) for part in images.split(at_a_time)]
-        return self._back(batch, list(torch.cat(parts)))
+            rows = [
+                row
+                for part in images.split(at_a_time)
+                if len(part)
+                for row in self._batch_logits(self._learned, part)
+            ]
+        return self._back(batch, rows)

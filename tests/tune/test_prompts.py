@@ -18,11 +18,11 @@ def expected(encoder):
         return encoder.model.encode_text(tokens, normalize=True).numpy()
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 5, None])
+@pytest.mark.parametrize("chunk", [1, 60, 100, None])
 @pytest.mark.parametrize("custom", [False, True])
 def test_initial_prompts_are_encode_text(custom, chunk):
     encoder = tiny_clip(custom_text=custom)
-    prompts = Prompts(encoder, NAMES, TEMPLATE, chunk=chunk)
+    prompts = Prompts(encoder, NAMES, TEMPLATE, at_a_time=chunk)
     assert prompts.context_tokens == len("a photo of a")  # bytes
     found = prompts.features(prompts.initial).numpy()
     np.testing.assert_allclose(found, expected(encoder), atol=1e-6)
@@ -42,20 +42,46 @@ def test_chunks_and_checkpoints_do_not_change_the_gradient(encoder):
     weights = torch.randn(len(NAMES), 16, generator=torch.Generator().manual_seed(0))
 
     def gradient(chunk):
-        prompts = Prompts(encoder, NAMES, TEMPLATE, chunk=chunk)
+        prompts = Prompts(encoder, NAMES, TEMPLATE, at_a_time=chunk)
         context = prompts.initial.clone().requires_grad_()
         (prompts.features(context) * weights).sum().backward()
         return context.grad
 
     whole = gradient(None)
     assert whole.abs().max() > 0
-    for chunk in (1, 2):
+    for chunk in (1, 60):
         torch.testing.assert_close(gradient(chunk), whole, rtol=1e-4, atol=1e-6)
     assert all(p.grad is None for p in encoder.model.parameters())
 
 
+def test_the_context_runs_once_for_all_classes(encoder, monkeypatch):
+    """Same features and gradients as running every prompt whole; towers of other blocks do that."""
+    prompts = Prompts(encoder, NAMES, TEMPLATE)
+    weights = torch.randn(len(NAMES), 16, generator=torch.Generator().manual_seed(0))
+
+    def passed():
+        context = prompts.initial.clone().requires_grad_()
+        text = prompts.features(context)
+        (text * weights).sum().backward()
+        return text.detach(), context.grad
+
+    assert encoder.text_tower.shares_openings
+    shared = passed()
+    monkeypatch.setattr(type(encoder.text_tower), "shares_openings", False)
+    monkeypatch.setattr(type(encoder.text_tower), "read", None)
+    whole = passed()
+    for found, expected in zip(shared, whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_prompts_of_a_length_run_together(encoder):
+    prompts = Prompts(encoder, ["owl", "an exceptionally long name", "cat"], "a {}.")
+    runs = [(len(rows), length) for rows, length in prompts._parts(contexts=2)]
+    assert runs == [(2, 31), (4, 8)]  # of two contexts each; start, context, name, dot and end
+
+
 def test_several_contexts_at_once(encoder):
-    prompts = Prompts(encoder, NAMES, TEMPLATE, chunk=3)
+    prompts = Prompts(encoder, NAMES, TEMPLATE, at_a_time=60)
     contexts = prompts.initial + torch.randn(2, 1, prompts.width)
     both = prompts.features(contexts)
     assert both.shape == (2, 5, 16)
