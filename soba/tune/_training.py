@@ -10,7 +10,7 @@ import numpy as np
 
 from soba.tune._torch import torch
 
-_WARM_UP = 1e-5  # the learning rate of the first epoch
+_WARM_UP = 1e-5  # the learning rate of warm-up epochs
 
 
 def train(
@@ -22,6 +22,7 @@ def train(
     epochs: int,
     batch_size: int,
     learning_rate: float,
+    warm_up: int,
     seed: int,
 ) -> list[float]:
     """Train the parameters in place; returns the mean loss of each epoch.
@@ -35,7 +36,7 @@ def train(
     optimiser = torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=5e-4)
     losses = []
     for epoch in range(epochs):
-        optimiser.param_groups[0]["lr"] = rate(epoch, epochs, learning_rate)
+        optimiser.param_groups[0]["lr"] = rate(epoch, epochs, learning_rate, warm_up)
         total = 0.0
         for rows in torch.randperm(len(x), generator=random).split(batch_size):
             rows = rows.to(device)
@@ -52,12 +53,12 @@ def train(
     return losses
 
 
-def rate(epoch: int, epochs: int, base: float) -> float:
-    """The learning rate of an epoch: a constant first one, then a cosine that begins at `base`.
+def rate(epoch: int, epochs: int, base: float, warm_up: int) -> float:
+    """The learning rate of an epoch: tiny while warming up, then a cosine that begins at `base`.
 
-    >>> [round(rate(epoch, 4, 1.0), 3) for epoch in range(4)]
+    >>> [round(rate(epoch, 4, 1.0, warm_up=1), 3) for epoch in range(4)]
     [0.0, 1.0, 0.854, 0.5]
     """
-    if epoch == 0:
+    if epoch < warm_up:
         return _WARM_UP
-    return base * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2
+    return base * (1 + math.cos(math.pi * (epoch - warm_up) / epochs)) / 2

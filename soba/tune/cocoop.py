@@ -35,6 +35,7 @@ class CoCoOp(CoOp):
         epochs: int = 10,
         batch_size: int = 1,
         learning_rate: float = 2e-3,
+        warm_up: int = 1,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -45,6 +46,7 @@ class CoCoOp(CoOp):
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
+            warm_up=warm_up,
             seed=seed,
         )
 

@@ -30,8 +30,8 @@ class CoOp(PromptTuner, FewShotAdapter):
     context
         How many random vectors, 16 in the paper's main runs; None: as many as the template's
         opening words have tokens, beginning with their embeddings.
-    epochs, batch_size, learning_rate
-        Of SGD with momentum; constant 1e-5 in the first epoch, then a cosine.
+    epochs, batch_size, learning_rate, warm_up
+        Of SGD with momentum; 1e-5 in the first `warm_up` epochs, then a cosine.
     seed
         Of the random vectors and the order of samples.
 
@@ -56,6 +56,7 @@ class CoOp(PromptTuner, FewShotAdapter):
         epochs: int = 50,
         batch_size: int = 32,
         learning_rate: float = 2e-3,
+        warm_up: int = 1,
         seed: int = 0,
     ) -> None:
         self.context = None if context is None else whole(context, "context")
@@ -63,6 +64,7 @@ class CoOp(PromptTuner, FewShotAdapter):
         self.epochs = whole(epochs, "epochs")
         self.batch_size = whole(batch_size, "batch_size")
         self.learning_rate = positive(learning_rate, "learning_rate")
+        self.warm_up = whole(warm_up, "warm_up", least=0)
         self.seed = whole(seed, "seed", least=0)
 
     def _places(self) -> int | None:
@@ -90,6 +92,7 @@ class CoOp(PromptTuner, FewShotAdapter):
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
+            warm_up=self.warm_up,
             seed=self.seed,
         )
         self._keep({name: tensor.detach() for name, tensor in learned.items()})

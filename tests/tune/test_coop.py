@@ -94,6 +94,7 @@ def test_what_is_missing_is_said(encoder, names, support, views):
 
 
 def test_the_schedule_warms_up_and_falls():
-    rates = [rate(epoch, 50, 0.002) for epoch in range(50)]
+    rates = [rate(epoch, 50, 0.002, warm_up=1) for epoch in range(50)]
     assert rates[0] == 1e-5 and rates[1] == 0.002
     assert all(a > b for a, b in itertools.pairwise(rates[1:]))
+    assert rate(0, 2, 0.002, warm_up=0) == 0.002
