@@ -80,7 +80,8 @@ class Table:
         name = BENCHMARKS.get(self.benchmark, self.benchmark or "Results")
         stream = f"{self.order} stream"
         if self.joined:
-            stream = f"{len(self.datasets)} {_STREAMS[self.order]}"
+            count = len(self.datasets)
+            stream = f"{count} {_STREAMS[self.order]}" if count > 1 else f"one domain, {self.order}"
         return ", ".join(part for part in (name, self.model, stream) if part)
 
     @property

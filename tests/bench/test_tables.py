@@ -300,9 +300,9 @@ def test_joined_streams_of_other_data_sets_are_other_tables(tmp_path):
     records[1]["accuracy_per_domain"] = {"icons-sketch": 75.0}
     found = read_results(write(tmp_path, records))
     assert len(found.records) == 2 and not found.problems
-    assert [table.datasets for table in tables(found.records)] == [
-        ("icons-sketch",),
-        ("icons-source", "icons-v2", "icons-sketch"),
+    assert [(table.title, table.datasets) for table in tables(found.records)] == [
+        ("Icon domains, tiny, one domain, mixed", ("icons-sketch",)),
+        ("Icon domains, tiny, 3 mixed domains", ("icons-source", "icons-v2", "icons-sketch")),
     ]
 
 
