@@ -1,8 +1,13 @@
 """Records as `soba bench` writes them, made up: for tests of tables and of the report."""
 
 import json
+import os
 
 import numpy as np
+
+from soba.datasets import NAMES
+from soba.encode.prompts import templates
+from soba.encode.views import Views
 
 OOD = ("imagenet", "imagenet-a", "imagenet-v2", "imagenet-r", "imagenet-sketch")
 
@@ -28,17 +33,24 @@ def record(method="soba", dataset="imagenet", seed=0, accuracy=60.0, **more):
         "encode_seconds": 20.0,
         "hyper_parameters": {"scale": 100.0, "alpha": 15.0},
         "tuned_on": "paper or given",
-        "view_policy": "single view",
-        "prompts": "seven",
+        "view_policy": "one view",
+        "prompts": list(templates(dataset)) if dataset in NAMES else None,
         "provenance": "re-implementation from the paper",
         "versions": {"python": "3.12.1", "numpy": "2.1.0", "soba-tta": "0.1"},
     } | more
 
 
-def write(folder, records):
+def policy(count, augmix=False):
+    return json.dumps(Views(count, augmix).policy())
+
+
+def write(folder, records, *, name="", written=1_000_000_000):
+    """One file each, as if written in this second."""
     (folder / "records").mkdir(parents=True, exist_ok=True)
     for number, one in enumerate(records):
-        (folder / "records" / f"{number:05d}.json").write_text(json.dumps(one))
+        file = folder / "records" / f"{name}{number:05d}.json"
+        file.write_text(json.dumps(one))
+        os.utime(file, (written, written))
     return folder
 
 

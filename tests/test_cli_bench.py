@@ -100,7 +100,7 @@ def test_the_table_and_test_labels_in_red(tmp_path):
     assert all(word in out for word in words)
     assert "warning" not in out and "quoted" not in out
     out = run("icons", *options, "--methods", "zero-shot,tda", "--tune-on", "test")
-    assert "red numbers (‡) were tuned on the test labels" in out and "(TDA)" in out
+    assert "red numbers (‡) were tuned on the test labels" in out and "(TDA (tuned on" in out
     assert "no data set 'icons-moon'" in run("icons", "--datasets", "icons-moon", code=2)
 
 

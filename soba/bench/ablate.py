@@ -19,6 +19,7 @@ import numpy as np
 from soba._files import replacing
 from soba.adapt.soba import READINGS
 from soba.bench.evaluate import evaluate
+from soba.bench.metrics import mean_and_std
 from soba.bench.plots import pyplot
 from soba.encode.store import FeatureSet
 
@@ -185,8 +186,7 @@ def summarise(rows: Iterable[Row]) -> dict[str, list[Point]]:
         found.setdefault((row.file, row.line, row.setting), []).append(row.accuracy)
     points: dict[str, list[Point]] = {}
     for (file, line, setting), scores in found.items():
-        std = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
-        point = Point(line, setting, float(np.mean(scores)), std, len(scores))
+        point = Point(line, setting, *mean_and_std(scores), len(scores))
         points.setdefault(file, []).append(point)
     return points
 

@@ -18,6 +18,7 @@ from soba.bench.metrics import (
     accuracy_at_coverage,
     accuracy_over_stream,
     calibration_error,
+    mean_and_std,
     softmax,
 )
 from soba.encode.store import FeatureSet
@@ -109,14 +110,14 @@ def summarise(records: list[Record]) -> list[Record]:
     zero_shot = {r["seed"]: r["accuracy"] for r in by_method.get("zero-shot", [])}
     rows = []
     for name, runs in by_method.items():
-        scores = np.array([run["accuracy"] for run in runs])
+        mean, std = mean_and_std([run["accuracy"] for run in runs])
         gains = [run["accuracy"] - zero_shot[run["seed"]] for run in runs if zero_shot]
         rows.append(
             {
                 "method": name,
                 "orders": len(runs),
-                "accuracy_mean": float(scores.mean()),
-                "accuracy_std": float(scores.std(ddof=1)) if len(runs) > 1 else 0.0,
+                "accuracy_mean": mean,
+                "accuracy_std": std,
                 "gain": float(np.mean(gains)) if gains else None,
                 "calibration_error": float(np.mean([run["calibration_error"] for run in runs])),
                 "seconds": float(np.mean([run["seconds"] for run in runs])),

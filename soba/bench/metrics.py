@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Over orders: the standard deviation of a sample, and 0 where there is one value only.
+
+    >>> mean_and_std([1.0, 3.0]), mean_and_std([2.0])
+    ((2.0, 1.4142135623730951), (2.0, 0.0))
+    """
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return float(np.mean(values)), std
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

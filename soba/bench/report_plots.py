@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from soba.bench.demo_report import COLOURS
 from soba.bench.evaluate import Record
+from soba.bench.metrics import mean_and_std
 from soba.bench.plots import pyplot
 from soba.bench.tables import Row, Table
+from soba.datasets import GROUPS
 
 SIZE = (4.8, 3.5)  # inches, of every figure
 _MOST_LINES = 8
@@ -89,8 +92,7 @@ def calibration(members: Members, title: str) -> Any:
     labels = list(members)[::-1]  # bars are drawn from the bottom up
     figure, axes = _panel(title, left=min(0.5, 0.05 + 0.0135 * max(map(len, labels))))
     errors = [[record["calibration_error"] for record in members[label]] for label in labels]
-    means = np.array([np.mean(own) for own in errors])
-    stds = np.array([np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in errors])
+    means, stds = np.array([mean_and_std(own) for own in errors]).T
     colours = _colours(members)
     axes.barh(
         range(len(labels)),
@@ -108,6 +110,27 @@ def calibration(members: Members, title: str) -> Any:
     axes.set_xlabel("expected calibration error, %")
     axes.grid(visible=False)
     return figure
+
+
+def quoted_set(file: str) -> str | None:
+    """The fine-grained set that a feature file is of, if its name has the set and ViT-B/16.
+
+    >>> quoted_set("dtd-ViT-B-16"), quoted_set("dtd-RN50"), quoted_set("my-ViT-B-16")
+    ('dtd', None, None)
+    """
+    words = re.split(r"[^a-z0-9]+", re.sub(r"vit[-_/ ]?b[-_/ ]?16", "vitb16", file.lower()))
+    found = [name for name in GROUPS["cross"] if name in words]
+    return found[0] if "vitb16" in words and len(found) == 1 else None
+
+
+def add_quoted(figure: Any, values: dict[str, float]) -> None:
+    """The paper's line into the picture of an ablation: setting -> its number."""
+    [axes] = figure.axes
+    labels = [tick.get_text().removesuffix("*") for tick in axes.get_xticklabels()]
+    places = [labels.index(setting) for setting in values if setting in labels]
+    drawn = [value for setting, value in values.items() if setting in labels]
+    axes.plot(places, drawn, ":", marker="x", color="#d1495b", label="SOBA, quoted †")
+    axes.legend(frameon=False, fontsize=8)
 
 
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 7.5}

@@ -1,16 +1,29 @@
-"""What a benchmark left behind: records, ablations, costs; damaged files are named, never used."""
+"""What a benchmark left behind: records, ablations, costs; damaged files are named, never used.
+
+Runs with other data or settings may have added to one folder. Records that a table could not tell
+apart are never averaged: of each data set, and of each cell, the newest whole group of records is
+used, and the others are named.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from soba.bench import ablate, efficiency
 from soba.bench.evaluate import Record
+from soba.bench.protocol import joined, plain
 from soba.bench.tuning import PAPER
+
+# What decides a cell, but for the seed, where a record has no identity that says it in one.
+_IDENTITY = ("hyper_parameters", "encoder", "views", "samples", "used")
+
+Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,17 +66,19 @@ def _read_file(path: Path) -> Results:
             records.append(_checked(record))
         except ValueError as error:
             problems.append(f"{path.name}, record {number}: {error}")
-    return Results(_without_twins(records, problems), {}, [], problems)
+    return Results(_newest(records, problems), {}, [], problems)
 
 
 def _read_folder(path: Path) -> Results:
     records: list[Record] = []
+    written: list[int] = []
     ablations: dict[str, list[ablate.Row]] = {}
     costs: list[efficiency.Measured] = []
     problems: list[str] = []
     for file in sorted((path / "records").rglob("*.json")):
         try:
             records.append(_checked(json.loads(file.read_bytes())))
+            written.append(file.stat().st_mtime_ns)
         except (ValueError, OSError) as error:
             problems.append(f"{file.relative_to(path)}: {_reason(error)}")
     for file in sorted((path / "ablations").glob("*.csv")):
@@ -79,7 +94,9 @@ def _read_folder(path: Path) -> Results:
             costs.append(efficiency.costs_of(json.loads(file.read_bytes())))
         except (ValueError, OSError) as error:
             problems.append(f"{file.name}: {_reason(error)}")
-    return Results(_without_twins(records, problems), ablations, costs, problems)
+    by_age = [records[i] for i in sorted(range(len(records)), key=written.__getitem__)]
+    kept = set(map(id, _newest(by_age, problems)))
+    return Results([r for r in records if id(r) in kept], ablations, costs, problems)
 
 
 def _checked(record: Any) -> Record:
@@ -107,9 +124,14 @@ def _checked(record: Any) -> Record:
     for key in ("hyper_parameters", "versions"):
         if not isinstance(record.get(key, {}), dict | None):
             raise ValueError(f"not a record: {key} is not an object")
-    for key in ("samples", "encode_seconds"):
+    for key in ("samples", "encode_seconds", "left_out", "expected"):
         if not isinstance(record.get(key, 0), int | float | None):
             raise ValueError(f"not a record: {key} is {record[key]!r}")
+    names = record.get("joined")
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError("not a record: joined is not a list of names")
     if not isinstance(record.get("seed"), int):
         raise ValueError(f"not a record: seed is {record.get('seed')!r}")
     defaults = {
@@ -128,37 +150,61 @@ def _is_number(value: Any, most: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _without_twins(records: list[Record], problems: list[str]) -> list[Record]:
-    """One record per cell and seed: the last one; the others would count twice in a mean."""
-    found: dict[tuple[str, ...], Record] = {}
-    twins = 0
-    for record in records:
-        key = tuple(
-            plain(record.get(field))
-            for field in (
-                "benchmark",
-                "model",
-                "order",
-                "dataset",
-                "method",
-                "seed",
-                "tuned_on",
-                "view_policy",
-                "prompts",
-            )
-        )
-        twins += key in found
-        found[key] = record
-    if twins:
+def _newest(records: list[Record], problems: list[str]) -> list[Record]:
+    """Of records from the oldest to the newest, those that may stand in one table."""
+
+    def column(record: Record) -> Key:
+        place = ("benchmark", "model", "order", "dataset")
+        return *(plain(record.get(field)) for field in place), *joined(record)
+
+    def cell(record: Record) -> Key:
+        settings = ("method", "tuned_on", "view_policy", "prompts")
+        return *column(record), "", *(plain(record.get(field)) for field in settings)
+
+    def images(record: Record) -> str:
+        return plain(record.get("samples"))
+
+    records, outdated = _of_newest_kind(records, column, images)
+    problems += [
+        f"{old[0]['dataset']}: {len(old)} records of {images(old[0])} images, since newer ones "
+        f"of the order {new['order']} are of {images(new)}"
+        for old, new in outdated
+    ]
+    records, outdated = _of_newest_kind(records, cell, _identity)
+    for old, new in outdated:
+        unlike = [f for f in (*_IDENTITY, "versions") if old[0].get(f) != new.get(f)]
+        reason = ", ".join(unlike).replace("_", " ") or "settings or data"
         problems.append(
-            f"{twins} records repeat a cell and seed of another one: of each, the last was used"
+            f"{new['method']} on {new['dataset']}: {len(old)} records, since newer ones differ "
+            f"from them in {reason}"
+        )
+    found = {(*cell(record), plain(record["seed"])): record for record in records}
+    if len(found) < len(records):
+        problems.append(
+            f"{len(records) - len(found)} records repeat a cell and seed of another one: of each, "
+            "the newest was used"
         )
     return list(found.values())
 
 
-def plain(value: Any) -> str:
-    """Any value of a record as a key or a word."""
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+def _of_newest_kind(
+    records: list[Record], place: Callable[[Record], Key], kind: Callable[[Record], str]
+) -> tuple[list[Record], list[tuple[list[Record], Record]]]:
+    """The records of the same kind as the newest of their place, and the others.
+
+    The others come as (all of a place and kind, the newest record of that place).
+    """
+    newest = {place(record): record for record in records}
+    kept: list[Record] = []
+    others: dict[tuple[Key, str], list[Record]] = defaultdict(list)
+    for record in records:
+        where, what = place(record), kind(record)
+        (kept if what == kind(newest[where]) else others[where, what]).append(record)
+    return kept, [(own, newest[where]) for (where, _), own in others.items()]
+
+
+def _identity(record: Record) -> str:
+    return plain(record.get("identity") or [record.get(field) for field in _IDENTITY])
 
 
 def _reason(error: Exception) -> str:

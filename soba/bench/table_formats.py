@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterable
 
 from soba.bench import page
+from soba.bench.remarks import remarks
 from soba.bench.tables import Cell, Row, Table
 
 QUOTED = "†"  # quoted from the paper
@@ -32,7 +33,7 @@ def notes(table: Table) -> list[str]:
     found = [f"Top-1 accuracy in percent, mean {orders}{spread}."]
     if table.joined:
         found.append("All domains are one stream; each is scored by itself.")
-    if any(is_short(cell, table) for row in table.rows for cell in row.cells):
+    if any(table.is_short(row, cell) for row in table.rows for cell in row.cells):
         found.append("A cell with fewer orders says so.")
     if any(row.kind == "quoted" for row in table.rows):
         found.append(
@@ -41,9 +42,7 @@ def notes(table: Table) -> list[str]:
         )
     if any(row.kind == "quoted" and row.method == "zero-shot" for row in table.rows):
         found.append("The quoted zero-shot row used other prompts.")
-    if _incomplete(table):
-        found.append("A row that lacks a data set has no average.")
-    return found
+    return found + remarks(table)
 
 
 def markdown(table: Table) -> str:
@@ -123,16 +122,6 @@ def _number(cell: Cell, row: Row) -> str:
     return f"{cell.mean:+.2f}" if row.kind == "difference" else f"{cell.mean:.2f}"
 
 
-def is_short(cell: Cell | None, table: Table) -> bool:
-    """Fewer orders than the others, though the method has an order: a run that is not done."""
-    return cell is not None and 1 < cell.runs < table.runs
-
-
-def _incomplete(table: Table) -> bool:
-    ours = [row for row in table.rows if row.kind == "ours"]
-    return bool(table.averages) and any(cell is None for row in ours for cell in row.cells)
-
-
 def _markdown_cell(cell: Cell | None, row: Row, table: Table) -> str:
     if cell is None:
         return ""
@@ -140,7 +129,7 @@ def _markdown_cell(cell: Cell | None, row: Row, table: Table) -> str:
     text = {1: f"**{text}**", 2: f"<u>{text}</u>"}.get(cell.rank, text)
     if cell.std is not None:
         text += f" ±{cell.std:.2f}"
-    if is_short(cell, table):
+    if table.is_short(row, cell):
         text += f" (of {cell.runs})"
     return f"{text} {ON_TEST}" if cell.on_test else text
 
@@ -154,7 +143,7 @@ def _latex_cell(cell: Cell | None, row: Row, table: Table) -> str:
     text = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(cell.rank, text)
     if cell.std is not None:
         text += rf" {{\scriptsize $\pm${cell.std:.2f}}}"
-    if is_short(cell, table):
+    if table.is_short(row, cell):
         text += rf" {{\scriptsize (of {cell.runs})}}"
     return rf"\textcolor{{red}}{{{text}$^\ddagger$}}" if cell.on_test else text
 
@@ -168,7 +157,7 @@ def _html_cell(cell: Cell | None, row: Row, table: Table) -> str:
         text = f'<span class="{style}">{text}</span>'
     if cell.std is not None:
         text += f" <small>&plusmn;{cell.std:.2f}</small>"
-    if is_short(cell, table):
+    if table.is_short(row, cell):
         text += f" <small>(of {cell.runs})</small>"
     if cell.on_test:
         text = f'<span class="bad" title="tuned on test labels">{text} {ON_TEST}</span>'

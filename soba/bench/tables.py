@@ -1,9 +1,10 @@
 """Records -> tables, a method a row: mean and spread over the seeds, the paper's numbers beside.
 
-Two rules keep the tables honest. An average is shown only for a row that has every data set, and
-it is of measured or of quoted numbers, never of both. The best and the second best are chosen
-among measured results whose hyper-parameters were not searched on the test labels, and only from
-those is the difference to a quoted number taken.
+Rules keep the tables honest. Results with other tuning, prompts or views are rows of their own.
+An average is shown only for a row that has every data set, all under one protocol, and it is of
+measured or of quoted numbers, never of both. The best and the second best are chosen among measured
+results whose hyper-parameters were not searched on the test labels, and only from those is the
+difference to a quoted number taken, if prompts and images are those of the literature.
 """
 
 from __future__ import annotations
@@ -14,50 +15,37 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from soba.bench.evaluate import Record
+from soba.bench.evaluate import Record, streams
+from soba.bench.metrics import mean_and_std
 from soba.bench.orders import JOINED, ORDERS
 from soba.bench.paper import BACKBONES, Quoted, quoted
-from soba.bench.results import plain
-from soba.bench.tuning import PAPER, TEST_LABELS
+from soba.bench.protocol import comparable, joined, stream_views, views
+from soba.bench.row_labels import TITLES, rows_of
+from soba.bench.tuning import TEST_LABELS
 from soba.datasets.icons import DOMAINS
 from soba.registry import list_adapters
 
-TITLES = {
-    "zero-shot": "zero-shot",
-    "ncm": "NCM",
-    "soba": "SOBA",
-    "soba+": "SOBA+",
-    "tda": "TDA",
-    "gda": "GDA",
-    "tip-adapter": "Tip-Adapter",
-    "clip+views": "CLIP + views",
-    "mta": "MTA",
-    "mta+ensemble": "MTA + ensemble",
-    "mta-ensemble-mean": "MTA + ensemble (mean)",
-    "mta-ensemble-vote": "MTA + ensemble (vote)",
-    "zero": "ZERO",
-    "coop": "CoOp",
-    "cocoop": "CoCoOp",
-    "tpt": "TPT",
-    "difftpt": "DiffTPT",
-    "histpt": "HisTPT",
-}
 BENCHMARKS = {"ood": "OOD benchmark", "cross": "Cross-dataset benchmark", "icons": "Icon domains"}
-SPLITS_ROWS = ("tuned_on", "view_policy", "prompts")
 # The paper prints one ensemble of MTA; as MTA's authors have it, prompts vote: see mta_ensemble.py.
 _OURS = {"mta+ensemble": "mta-ensemble-vote"}  # the paper's name -> that of our method
 _STREAMS = {"sequence": "domains in sequence", "mixed": "mixed domains"}
 _ANY_ORDER = "as stored"  # what records of episodic methods say: no order matters to them
+_ONCE = ("tpt", "difftpt", "coop", "cocoop")  # run once; to ask them would load torch
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of a table. `rank` is 1 for the best of its column, 2 for the second."""
+    """A number of a table.
+
+    `rank` is 1 for the best of its column, 2 for the second. `comparable` says whether a quoted
+    number would be of the same prompts and images.
+    """
 
     mean: float
     std: float | None = None
     runs: int = 1
     on_test: bool = False
+    comparable: bool = True
     rank: int = 0
 
 
@@ -90,7 +78,10 @@ class Table:
     @property
     def title(self) -> str:
         name = BENCHMARKS.get(self.benchmark, self.benchmark or "Results")
-        stream = _STREAMS.get(self.order, f"{self.order} stream")
+        stream = f"{self.order} stream"
+        if self.joined:
+            count = len(self.datasets)
+            stream = f"{count} {_STREAMS[self.order]}" if count > 1 else f"one domain, {self.order}"
         return ", ".join(part for part in (name, self.model, stream) if part)
 
     @property
@@ -102,6 +93,10 @@ class Table:
     def runs(self) -> int:
         """Seeds of the fullest cell."""
         return max(cell.runs for row in self.rows for cell in row.cells if cell is not None)
+
+    def is_short(self, row: Row, cell: Cell | None) -> bool:
+        """Whether a cell has fewer orders than its method should: a run that is not done."""
+        return cell is not None and row.kind == "ours" and cell.runs < _due(row.method, self.runs)
 
     @property
     def fair(self) -> dict[str, list[Record]]:
@@ -118,7 +113,7 @@ class Table:
 
 
 def tables(records: Iterable[Record]) -> list[Table]:
-    """One table per (benchmark, model, order)."""
+    """One table per (benchmark, model, order); joined streams of other data sets are others."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[str(record["benchmark"]), str(record["model"])].append(record)
@@ -128,33 +123,31 @@ def tables(records: Iterable[Record]) -> list[Table]:
         groups.items(),
         key=lambda item: (places.index(item[0][0]) if item[0][0] in places else 99, item[0]),
     ):
-        by_order: dict[str, list[Record]] = defaultdict(list)
+        by_order: dict[tuple[str, tuple[str, ...]], list[Record]] = defaultdict(list)
         for record in own:
-            by_order[str(record["order"])].append(record)
-        free = by_order.pop(_ANY_ORDER, []) if len(by_order) > 1 else []
-        for order in sorted(by_order, key=lambda o: ORDERS.index(o) if o in ORDERS else 99):
-            found.append(_table(benchmark, model, order, by_order[order] + free))
+            by_order[str(record["order"]), joined(record)].append(record)
+        free = by_order.pop((_ANY_ORDER, ()), []) if len(by_order) > 1 else []
+        for order, sets in sorted(
+            by_order, key=lambda o: (ORDERS.index(o[0]) if o[0] in ORDERS else 99, o)
+        ):
+            found.append(_table(benchmark, model, order, by_order[order, sets] + free))
     return found
 
 
 def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Table:
-    split = _splitting(records)
-    grouped: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        grouped[record["method"], _label(record, split[record["method"]])].append(record)
-    grouped = dict(sorted(grouped.items(), key=lambda item: _place(*item[0])))
+    grouped = sorted(rows_of(records).items(), key=_place)
     parts = (part for record in records for part in _by_domain(record))
     datasets = _in_order(benchmark, {str(part["dataset"]) for part in parts})
     printed = _printed(benchmark, model, order, datasets)
     averages = _averages(benchmark, datasets)
     ours = []
-    for (method, label), runs in grouped.items():
+    for label, runs in grouped:
         own: dict[str, dict[int, Record]] = defaultdict(dict)
         for part in (part for record in runs for part in _by_domain(record)):
             own[part["dataset"]][part["seed"]] = part
         measured = [_cell(own[name].values()) if name in own else None for name in datasets]
         means = [_average(own, columns) for columns in averages.values()]
-        ours.append(Row(label, method, "ours", (*measured, *means)))
+        ours.append(Row(label, runs[0]["method"], "ours", (*measured, *means)))
     rows: list[Row] = []
     shown: set[str] = set()  # methods whose quoted numbers stand beside our own
     columns = (*datasets, *averages)
@@ -164,7 +157,10 @@ def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Tab
             continue
         beside = _quoted_row(row.method, printed[row.method], columns)
         pairs = zip(row.cells, beside.cells, strict=True)
-        gaps = tuple(Cell(a.mean - b.mean) if a and b and not a.on_test else None for a, b in pairs)
+        gaps = tuple(
+            Cell(a.mean - b.mean) if a and b and a.comparable and not a.on_test else None
+            for a, b in pairs
+        )
         if any(gaps):
             shown.add(row.method)
             rows += [beside, Row("difference", row.method, "difference", gaps)]
@@ -173,8 +169,7 @@ def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Tab
         for method, values in printed.items()
         if method not in shown
     ]
-    members = {label: runs for (_, label), runs in grouped.items()}
-    return Table(benchmark, model, order, datasets, tuple(averages), tuple(rows), members)
+    return Table(benchmark, model, order, datasets, tuple(averages), tuple(rows), dict(grouped))
 
 
 def _by_domain(record: Record) -> list[Record]:
@@ -183,51 +178,35 @@ def _by_domain(record: Record) -> list[Record]:
     return [record | {"dataset": name, "accuracy": score} for name, score in scores.items()]
 
 
-def _splitting(records: Iterable[Record]) -> dict[str, list[str]]:
-    """Method -> fields that differ between records of one data set, so that rows must differ."""
-    seen: dict[tuple[str, str, str], set[str]] = defaultdict(set)
-    for record in records:
-        for name in SPLITS_ROWS:
-            seen[record["method"], name, record["dataset"]].add(plain(record.get(name)))
-    found: dict[str, list[str]] = {method: [] for method, _, _ in seen}
-    for (method, name, _), values in seen.items():
-        if len(values) > 1 and name not in found[method]:
-            found[method].append(name)
-    return found
-
-
-def _label(record: Record, split: list[str]) -> str:
-    said = {"tuned_on": "tuned on", "view_policy": "views:", "prompts": "prompts:"}
-    name = TITLES.get(record["method"], record["method"])
-    words = []
-    for part in split:
-        value = plain(record.get(part))
-        short = value if len(value) <= 40 else value[:37] + "..."
-        words.append("as given" if value == PAPER else f"{said[part]} {short}")
-    return f"{name} ({', '.join(words)})" if words else str(name)
-
-
 def _cell(records: Iterable[Record]) -> Cell:
     runs = list(records)
-    scores = [run["accuracy"] for run in runs]
-    std = float(np.std(scores, ddof=1)) if len(runs) > 1 else None
+    mean, std = mean_and_std([run["accuracy"] for run in runs])
     on_test = any(run["tuned_on"] == TEST_LABELS for run in runs)
-    return Cell(float(np.mean(scores)), std, len(runs), on_test)
+    same = all(comparable(run) for run in runs)
+    return Cell(mean, std if len(runs) > 1 else None, len(runs), on_test, same)
 
 
 def _average(own: dict[str, dict[int, Record]], datasets: tuple[str, ...]) -> Cell | None:
     """Over data sets, if the row has them all; its spread over seeds that all of them have."""
     if any(name not in own for name in datasets):
         return None
+    given = {name: {views(record) for record in own[name].values()} for name in datasets}
+    # One view on ImageNet and 64 on its variants are one protocol, TDA's; no other mixture is.
+    if len(set.union(*given.values())) > 1 and any(
+        seen != {stream_views(name)} for name, seen in given.items()
+    ):
+        return None
     parts = [_cell(own[name].values()) for name in datasets]
     mean = float(np.mean([part.mean for part in parts]))
     seeds = set.intersection(*(set(own[name]) for name in datasets))
-    std = None
-    if len(seeds) > 1:
-        per_seed = [np.mean([own[name][s]["accuracy"] for name in datasets]) for s in seeds]
-        std = float(np.std(per_seed, ddof=1))
-    runs = min(part.runs for part in parts)
-    return Cell(mean, std, runs, any(part.on_test for part in parts))
+    per_seed = [float(np.mean([own[name][s]["accuracy"] for name in datasets])) for s in seeds]
+    return Cell(
+        mean,
+        mean_and_std(per_seed)[1] if len(seeds) > 1 else None,
+        min(part.runs for part in parts),
+        any(part.on_test for part in parts),
+        all(part.comparable for part in parts),
+    )
 
 
 def _ranked(rows: list[Row]) -> list[Row]:
@@ -298,6 +277,14 @@ def _averages(benchmark: str, datasets: tuple[str, ...]) -> dict[str, tuple[str,
     return found
 
 
-def _place(method: str, label: str) -> tuple[int, str]:
-    known = list_adapters()
+def _place(row: tuple[str, list[Record]]) -> tuple[int, str]:
+    label, runs = row
+    known, method = list_adapters(), runs[0]["method"]
     return (known.index(method) if method in known else 99, label)
+
+
+def _due(method: str, orders: int) -> int:
+    """How many of the orders a method runs in."""
+    if method in _ONCE:
+        return 1
+    return streams(method, orders) if method in list_adapters() else orders

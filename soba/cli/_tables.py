@@ -13,8 +13,9 @@ from rich.table import Table as Drawn
 from rich.text import Text
 
 from soba.bench import efficiency
-from soba.bench.table_formats import ON_TEST, QUOTED, is_short, notes
-from soba.bench.tables import TITLES, Cell, Table
+from soba.bench.row_labels import TITLES
+from soba.bench.table_formats import ON_TEST, QUOTED, notes
+from soba.bench.tables import Cell, Row, Table
 
 
 def drawn(table: Table, width: int) -> Iterator[RenderableType]:
@@ -53,7 +54,7 @@ def costs(measured: efficiency.Measured) -> Drawn:
 
 def _measured(table: Table, width: int) -> Iterator[RenderableType]:
     rows = [row for row in table.rows if row.kind == "ours"]
-    columns = {row.label: [_cell(cell, table) for cell in row.cells] for row in rows}
+    columns = {row.label: [_cell(cell, row, table) for cell in row.cells] for row in rows}
     return _pieces(f"{table.title}: top-1 %", table, columns, width // 14)
 
 
@@ -89,7 +90,7 @@ def _pieces(
         yield made
 
 
-def _cell(cell: Cell | None, table: Table) -> str:
+def _cell(cell: Cell | None, row: Row, table: Table) -> str:
     if cell is None:
         return ""
     text = f"{cell.mean:.2f}"
@@ -98,7 +99,7 @@ def _cell(cell: Cell | None, table: Table) -> str:
     text = {1: f"[bold]{text}[/]", 2: f"[underline]{text}[/]"}.get(cell.rank, text)
     if cell.std is not None:
         text += f" [dim]±{cell.std:.2f}[/]"
-    return f"{text} [dim](of {cell.runs})[/]" if is_short(cell, table) else text
+    return f"{text} [dim](of {cell.runs})[/]" if table.is_short(row, cell) else text
 
 
 def _side_by_side(ours: Cell | None, theirs: Cell | None, gap: Cell | None) -> str:

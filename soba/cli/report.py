@@ -35,7 +35,8 @@ def report_(
 
     Top-1 with its spread over the orders, the paper's numbers beside ours, the OOD radar, accuracy
     over the stream, calibration, cost, and RESULTS/ablations/*.csv and RESULTS/efficiency*.json
-    where there are any. Files that are damaged or half written are named and left out.
+    where there are any. Files that are damaged or half written are named and left out; so are
+    records that no table could tell from newer ones, made with other images or settings.
     """
     for path in (output, markdown, latex):
         check_folder(path)

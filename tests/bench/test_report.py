@@ -6,10 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+from matplotlib.pyplot import close
 from report_records import OOD, grid, record, write
 
 import soba
-from soba.bench import ablate, efficiency
+from soba.bench import ablate, efficiency, report_plots
+from soba.bench.paper import quoted
 from soba.bench.report import write_report, write_tables
 from soba.bench.results import read_results
 from soba.bench.tables import BENCHMARKS
@@ -72,7 +74,7 @@ def test_a_joined_stream_is_one_line_over_the_stream_and_a_column_a_domain(tmp_p
     content = report(tmp_path, write(tmp_path / "r", records))
     alts = re.findall(r'<img[^>]* alt="(accuracy over[^"]*)"', content)
     assert alts == [
-        "accuracy over the stream, all domains, Icon domains, tiny, domains in sequence"
+        "accuracy over the stream, all domains, Icon domains, tiny, 3 domains in sequence"
     ]
     assert all(f"<th>{name}</th>" in content for name in (*domains, "average", "ood-average"))
     assert "icons-all" not in content and "<b>3</b>data sets" in content
@@ -112,6 +114,31 @@ def test_repeated_cells_count_once(tmp_path):
     found = read_results(folder)
     assert sorted(r["accuracy"] for r in found.records) == [60.0, 60.0]
     assert "repeat a cell" in found.problems[0]
+
+
+def test_the_papers_capacities_are_quoted_below_ours(tmp_path):
+    settings = ("2", "4", "6", "8", "16", "32", "full")
+    rows = [
+        ablate.Row("capacity", file, "soba", setting, 0, 45.0, 5.0, 0.1)
+        for file in ("dtd-ViT-B-16", "mine")
+        for setting in settings
+    ]
+    folder = write(tmp_path / "r", [record()])
+    (folder / "ablations").mkdir()
+    ablate.write_csv(folder / "ablations" / "capacity.csv", rows)
+    content = report(tmp_path, folder)
+    below = content[content.index("capacity ablation (quoted)") :]
+    assert "<th>16 †</th>" in below and "<td>dtd</td>" in below and "<i>46.87</i>" in below
+    points = ablate.summarise(rows)["dtd-ViT-B-16"]
+    figure = ablate.figure("capacity", "dtd-ViT-B-16", points)
+    printed = {
+        row.setting.split("=")[1]: row.value for row in quoted(table="capacity", dataset="dtd")
+    }
+    report_plots.add_quoted(figure, printed)
+    line = figure.axes[0].lines[-1]
+    assert list(line.get_xdata()) == list(range(7)) and line.get_ydata()[4] == 46.87
+    assert "quoted" in line.get_label()
+    close(figure)
 
 
 def test_tuned_on_test_labels_is_said_in_red(tmp_path):

@@ -1,11 +1,15 @@
+import html
+
 import numpy as np
 import pytest
-from report_records import OOD, grid, record, write
+from report_records import OOD, grid, policy, record, write
 
+from soba.bench.evaluate import streams
 from soba.bench.paper import quoted
 from soba.bench.results import read_results
 from soba.bench.table_formats import as_html, latex, markdown
-from soba.bench.tables import tables
+from soba.bench.tables import _due, tables
+from soba.registry import list_adapters, list_tuners
 
 
 def rows_of(table, kind="ours"):
@@ -90,15 +94,15 @@ def test_where_only_the_mean_of_prompts_ran_the_papers_ensemble_stands_alone():
 
 
 def test_no_difference_is_taken_from_cells_that_saw_the_answers():
-    records = grid(["soba"], OOD, seeds=1)
-    records[0]["tuned_on"] = "test labels"
+    records = grid(["soba"], OOD, seeds=1, tuned_on="imagenet")
+    records[0]["tuned_on"] = "test labels"  # searched on imagenet, reused elsewhere: one protocol
     [table] = tables(records)
     kinds = [row.kind for row in table.rows if row.method == "soba"]
     assert kinds == ["ours", "quoted", "difference"]
     gap = dict(zip(table.columns, table.rows[2].cells, strict=True))
     assert gap["imagenet"] is None and gap["average"] is None
     assert gap["imagenet-a"] is not None and gap["ood-average"] is not None
-    assert rows_of(table)["SOBA"]["average"].on_test
+    assert rows_of(table)["SOBA (tuned on imagenet)"]["average"].on_test
     [alone] = tables([records[0]])
     assert "difference" not in {row.kind for row in alone.rows}
 
@@ -134,7 +138,7 @@ def test_domains_of_a_joined_stream_are_columns():
     ]
     assert row["icons-sketch"].std == pytest.approx(8**0.5)
     assert row["ood-average"].std == pytest.approx(2**0.5)
-    assert table.title == "Icon domains, tiny, mixed domains"
+    assert table.title == "Icon domains, tiny, 3 mixed domains"
     assert "one stream" in markdown(table)
     assert table.members["SOBA"] == records[:2]  # pictures and cost are of whole streams
 
@@ -179,10 +183,10 @@ def test_tuned_on_test_labels_is_red_and_out_of_the_race():
         record("tda", accuracy=50.0),
     ]
     [table] = tables(records)
-    row = rows_of(table)
-    assert row["NCM"]["imagenet"].on_test and row["NCM"]["imagenet"].rank == 0
+    row, label = rows_of(table), "NCM (tuned on test labels)"
+    assert row[label]["imagenet"].on_test and row[label]["imagenet"].rank == 0
     assert row["SOBA"]["imagenet"].rank == 1
-    assert "NCM" not in table.fair and "SOBA" in table.fair
+    assert label not in table.fair and "SOBA" in table.fair
     assert '<span class="bad" title="tuned on test labels">70.00 ‡</span>' in as_html(table)
     assert r"\textcolor{red}{70.00$^\ddagger$}" in latex(table)
     assert "70.00 ‡" in markdown(table) and "Tuned on test labels" in markdown(table)
@@ -191,11 +195,115 @@ def test_tuned_on_test_labels_is_red_and_out_of_the_race():
 def test_settings_that_differ_are_rows_of_their_own():
     records = [record(seed=s, accuracy=60.0) for s in (0, 1)]
     records += [record(seed=s, accuracy=65.0, tuned_on="val") for s in (0, 1)]
-    records += [record("ncm", "imagenet", prompts="a"), record("ncm", "imagenet-a", prompts="b")]
+    records += [record("ncm", name) for name in ("imagenet", "imagenet-r")]  # own prompts each
+    given = ["a photo of a {}."]
+    records += [record("ncm", n, prompts=given) for n in ("imagenet", "imagenet-r")]
     [table] = tables(records)
     rows = rows_of(table)
-    assert set(rows) == {"SOBA (as given)", "SOBA (tuned on val)", "NCM"}
+    prompted = 'NCM (prompt "a photo of a {}.")'
+    assert set(rows) == {"SOBA", "SOBA (tuned on val)", "NCM", prompted}
     assert rows["SOBA (tuned on val)"]["imagenet"].mean == 65.0
+    assert rows["NCM"]["average"] and rows[prompted]["average"]
+
+
+def test_rows_are_told_apart_by_whole_policies_and_labels_say_them_in_short():
+    policies = [policy(2), policy(2, augmix=True), "one view", policy(2).replace("0.08", "0.5")]
+    records = [
+        record(seed=s, accuracy=60.0 + k, view_policy=said)
+        for k, said in enumerate(policies)
+        for s in range(2)
+    ]
+    [table] = tables(records)
+    found = {label: row["imagenet"].mean for label, row in rows_of(table).items()}
+    assert found == {
+        "SOBA (2 views)": 60.0,
+        "SOBA (2 views, AugMix)": 61.0,
+        "SOBA (one view)": 62.0,
+        "SOBA (2 views) #2": 63.0,
+    }
+
+
+def test_what_was_tuned_is_in_the_label_and_never_in_an_average_with_the_rest():
+    records = grid(["soba"], OOD[:2], seeds=1) + grid(["soba"], OOD[2:], seeds=1, tuned_on="val")
+    [table] = tables(records)
+    rows = rows_of(table)
+    assert set(rows) == {"SOBA", "SOBA (tuned on val)"}
+    assert rows["SOBA"]["average"] is None and rows["SOBA (tuned on val)"]["average"] is None
+
+
+def test_tuned_on_imagenet_and_tuned_on_each_test_set_share_the_cell_of_imagenet():
+    everywhere = grid(["tda"], OOD, seeds=1, tuned_on="test labels")
+    reused = grid(["tda"], OOD[1:], seeds=1, start=40.0, tuned_on="imagenet")
+    rows = rows_of(tables(everywhere + reused)[0])
+    assert set(rows) == {"TDA (tuned on test labels)", "TDA (tuned on imagenet)"}
+    assert all(row["average"].on_test for row in rows.values())
+    reused_average = rows["TDA (tuned on imagenet)"]["ood-average"]
+    assert not reused_average.on_test and reused_average.mean < 55
+
+
+def test_views_may_differ_between_data_sets_as_in_tdas_protocol_only():
+    one = grid(["soba"], ["imagenet"], seeds=1)
+    many = grid(["soba"], OOD[1:], seeds=1, view_policy=policy(64, augmix=True))
+    [table] = tables(one + many)
+    assert rows_of(table)["SOBA"]["average"] is not None
+    assert "Not the paper's setting" not in markdown(table)
+    many[0]["view_policy"] = policy(8)
+    [table] = tables(one + many)
+    row = rows_of(table)["SOBA"]
+    assert row["average"] is None and row["ood-average"] is None
+    assert "other views on some data sets has no average" in markdown(table)
+
+
+def test_other_views_than_the_papers_are_said():
+    [table] = tables(grid(["zero-shot", "ncm", "soba"], OOD, seeds=1))
+    said = (
+        "Not the paper's setting: NCM, SOBA on imagenet-a, imagenet-v2, imagenet-r, "
+        "imagenet-sketch (ours: one view; the paper: 64 views, AugMix)."
+    )
+    for written in (markdown, latex):
+        assert said in written(table)
+    assert said in html.unescape(as_html(table))
+    [table] = tables(grid(["soba"], ["dtd", "pets"], seeds=1, benchmark="cross"))
+    assert "difference" in markdown(table) and "Not the paper's setting" not in markdown(table)
+    single = {"view_policy": policy(64), "benchmark": "cross"}
+    [table] = tables(grid(["mta"], ["pets", "sun397"], seeds=1, **single))
+    assert 'MTA on sun397 (ours: 7 prompts; the paper: prompt "a photo of a {}.")' in markdown(
+        table
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"prompts": ["a {}."]}, "where prompts were given"),
+        ({"left_out": 3}, "imagenet-a (3 images left out)"),
+        ({"expected": 7500}, "imagenet-a (1,000 images, not 7,500)"),
+    ],
+)
+def test_no_difference_is_taken_from_other_prompts_or_images(more, said):
+    records = grid(["soba"], OOD, seeds=1, left_out=0, expected=1000)
+    for one in records:
+        if "prompts" in more or one["dataset"] == "imagenet-a":
+            one.update(more)
+    [table] = tables(records)
+    assert said in markdown(table)
+    gaps = [row for row in table.rows if row.kind == "difference"]
+    if "prompts" in more:
+        assert not gaps
+    else:
+        shown = dict(zip(table.columns, gaps[0].cells, strict=True))
+        assert {name for name, gap in shown.items() if gap} == set(OOD) - {"imagenet-a"}
+
+
+def test_joined_streams_of_other_data_sets_are_other_tables(tmp_path):
+    records = [joined(), joined(scores=(60.0, 40.0, 20.0), joined=["icons-sketch"])]
+    records[1]["accuracy_per_domain"] = {"icons-sketch": 75.0}
+    found = read_results(write(tmp_path, records))
+    assert len(found.records) == 2 and not found.problems
+    assert [(table.title, table.datasets) for table in tables(found.records)] == [
+        ("Icon domains, tiny, one domain, mixed", ("icons-sketch",)),
+        ("Icon domains, tiny, 3 mixed domains", ("icons-source", "icons-v2", "icons-sketch")),
+    ]
 
 
 def test_a_method_without_order_is_in_every_table():
@@ -210,8 +318,30 @@ def test_a_method_without_order_is_in_every_table():
 def test_unfinished_seeds_say_so():
     records = [record("zero-shot", seed=s) for s in range(5)]
     records += [record("soba", seed=s, accuracy=70.0 + s) for s in range(3)]
+    records += [record("ncm", accuracy=71.0), record("mta", accuracy=72.0)]
     [table] = tables(records)
     assert "±1.00 (of 3)" in markdown(table)
+    assert "<u>71.00</u> (of 1)" in markdown(table)
+    assert "71.00} {\\scriptsize (of 1)}" in latex(table)
+    assert "71.00</span> <small>(of 1)</small>" in as_html(table)
+    assert "72.00** |" in markdown(table)  # a method that has no order is done after one
+
+
+def test_an_average_over_a_cell_that_is_not_done_says_so():
+    records = [r for r in grid(["soba"], OOD) if r["dataset"] != "imagenet-r" or r["seed"] == 0]
+    [table] = tables(records)
+    row = next(row for row in table.rows if row.kind == "ours")
+    short = {n for n, c in zip(table.columns, row.cells, strict=True) if table.is_short(row, c)}
+    assert short == {"imagenet-r", "average", "ood-average"}
+
+
+def test_methods_that_run_once_are_known_without_loading_torch():
+    pytest.importorskip("torch")
+    import torchvision_shim
+
+    torchvision_shim.install()
+    for method in (*list_adapters(), *list_tuners()):
+        assert _due(method, 5) == streams(method, 5), method
 
 
 def test_latex_escapes():

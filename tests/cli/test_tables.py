@@ -40,7 +40,7 @@ def test_the_vote_of_prompts_stands_beside_the_papers_ensemble():
     methods = ["mta-ensemble-mean", "mta-ensemble-vote"]
     text = printed([record(m, name, 0, 71.0) for m in methods for name in OOD])
     assert line(text, "imagenet")[1].count("71.00 | 70.08 | +0.92") == 1
-    assert text.count("(mean)") == 1 and text.count("(vote)") == 2
+    assert text.count("(mean)") == 1 and text.count("(vote)") == 3  # in the tables and their notes
 
 
 def test_domains_of_a_joined_stream_are_rows():
@@ -60,7 +60,17 @@ def test_what_saw_the_answers_is_red_and_said(benchmark):
     ]
     text = printed(records, force_terminal=True, color_system="standard")
     assert "\x1b[31m70.00 ‡\x1b[0m" in text and "\x1b[1m60.00\x1b[0m" in text
-    assert "(TDA): they are not results" in printed(records)
+    assert "(TDA (tuned on test labels)): they are not results" in printed(records)
+
+
+def test_what_differs_from_the_papers_setting_is_said():
+    text = " ".join(printed([record("soba", name) for name in OOD]).split())
+    assert "SOBA on imagenet-a, imagenet-v2, imagenet-r, imagenet-sketch (ours: one view;" in text
+
+
+def test_a_cell_that_is_not_done_says_so():
+    text = printed([record("soba", seed=s) for s in range(3)] + [record("ncm", accuracy=55.0)])
+    assert "55.00 (of 1)" in text
 
 
 def test_no_number_is_cut_off_in_a_narrow_terminal():

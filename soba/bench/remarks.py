@@ -1,0 +1,71 @@
+"""Where a table's numbers are not what they seem: other settings than the paper's, gaps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from soba.bench.protocol import given_prompts, lacking, unlike_the_paper
+from soba.bench.tables import Table
+
+
+def remarks(table: Table) -> list[str]:
+    """Sentences to stand below a table."""
+    return [*_other_settings(table), *_other_data(table), *_no_average(table)]
+
+
+def _other_settings(table: Table) -> list[str]:
+    """Where a difference is shown, though the paper had other views or prompts."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for place, row in enumerate(table.rows):
+        if row.kind != "difference":
+            continue
+        label = table.rows[place - 2].label  # ours, then the quoted row, then the difference
+        shown = {name for name, gap in zip(table.columns, row.cells, strict=True) if gap}
+        for record in table.members[label]:
+            words = unlike_the_paper(record) if record["dataset"] in shown else None
+            if words and record["dataset"] not in found[words][label]:
+                found[words][label].append(record["dataset"])
+    lines = []
+    for (ours, theirs), labels in found.items():
+        by_sets: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for label, names in labels.items():
+            by_sets[_ordered(table, names)].append(label)
+        for sets, named in by_sets.items():
+            where = "" if sets == table.datasets else f" on {', '.join(sets)}"
+            lines.append(
+                f"Not the paper's setting: {', '.join(named)}{where} "
+                f"(ours: {ours}; the paper: {theirs})."
+            )
+    return lines
+
+
+def _other_data(table: Table) -> list[str]:
+    """Where no difference is taken, and data sets that are not whole."""
+    quoted = any(row.kind == "quoted" for row in table.rows)
+    own = [record for records in table.members.values() for record in records]
+    lacks = {record["dataset"]: lacking(record) for record in own if lacking(record)}
+    lines = []
+    if lacks:
+        listed = ", ".join(f"{name} ({what})" for name, what in lacks.items())
+        lines.append(f"Not the test sets of the literature: {listed}.")
+    if quoted and (lacks or any(given_prompts(record) is not None for record in own)):
+        lines.append("No difference is taken where prompts were given or images differ.")
+    return lines
+
+
+def _no_average(table: Table) -> list[str]:
+    lines = []
+    ours = [row for row in table.rows if row.kind == "ours"]
+    count = len(table.datasets)
+    lack = [row for row in ours if None in row.cells[:count]]
+    mixed = [row for row in ours if row not in lack and None in row.cells[count:]]
+    if table.averages and lack:
+        lines.append("A row that lacks a data set has no average.")
+    if mixed:
+        lines.append("A row with other views on some data sets has no average over them.")
+    return lines
+
+
+def _ordered(table: Table, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=lambda n: table.columns.index(n) if n in table.columns else 99))
