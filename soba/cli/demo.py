@@ -38,8 +38,7 @@ def demo_(
         typer.Option(
             "--all",
             help="Every method of the paper's tables instead, on 64 views of 2 icons (or "
-            "--per-class) of the 84 classes that all four families draw: needs torch and "
-            "open_clip, and half an hour.",
+            "--per-class) of each class: needs torch and open_clip, and three quarters of an hour.",
         ),
     ] = False,
     json_path: JsonPath = None,
