@@ -31,7 +31,8 @@ def test_everything_is_in_one_file(tmp_path):
         ablate.write_csv(
             folder / "ablations" / f"{name}.csv", ablate.ablate(name, features, orders=1)
         )
-    measured = efficiency.costs(features, ["soba"], seconds_per_image=0.1, repeats=1)
+    given, _ = efficiency.prepared(features, ["soba"])
+    measured = efficiency.costs(given, seconds_per_image=0.1, repeats=1)
     efficiency.write_costs(
         folder / "efficiency.json", efficiency.Measured("made-up", 100, 4, tuple(measured))
     )
