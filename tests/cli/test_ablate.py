@@ -12,6 +12,7 @@ from run_cli import refused, soba_command
 
 import soba
 from soba.bench import ablate
+from soba.bench.record_files import alone
 from soba.bench.results import read_results
 from soba.testing import example_stream
 
@@ -126,3 +127,10 @@ def test_two_files_of_one_name_are_refused():
     files = (made("a.safetensors"), made("x/a.safetensors", seed=1))
     assert "the same name" in refused("ablate", "reading", *files)
     assert not Path("ablations").exists()
+
+
+def test_two_runs_at_once_do_not_write_over_each_other():
+    Path("ablations").mkdir()
+    with alone(Path("ablations")):
+        assert "another run" in refused("ablate", "reading", made("a.safetensors"), "--orders", 1)
+    soba_command("ablate", "reading", "a.safetensors", "--orders", 1)
