@@ -24,6 +24,7 @@ from soba.bench.plots import pyplot
 from soba.encode.store import FeatureSet
 
 MOST_REFRESHES = 2000  # of one stream; a setting that needs more is left out, and named
+_SAME_ACCURACY = 0.1  # points: what rounding on another machine may change
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def ablate(
         rows += [
             Row(
                 name,
-                record["dataset"] or "features",
+                file_name(features),
                 setting.line,
                 setting.label,
                 record["seed"],
@@ -166,6 +167,12 @@ def ablate(
             for record in records
         ]
     return rows
+
+
+def file_name(features: FeatureSet) -> str:
+    """What the rows call a feature set: its file without ending, as any text file can hold it."""
+    name = features.source.stem if features.source else "features"
+    return name.encode("utf-8", "replace").decode()
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,52 @@ def read_csv(path: Path) -> list[Row]:
     return rows
 
 
+def add_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
+    """Add to a CSV, or begin it, and return all it then holds.
+
+    Rows of the same file, setting and seed as earlier ones take their place.
+    """
+    earlier = earlier_rows(path, rows[0].ablation)
+    merged = {(row.file, row.line, row.setting, row.seed): row for row in (*earlier, *rows)}
+    files = list(dict.fromkeys(row.file for row in merged.values()))
+    settings = [(s.line, s.label) for s in ABLATIONS[rows[0].ablation].settings]
+
+    def place(row: Row) -> tuple[int, int, int]:
+        key = (row.line, row.setting)
+        known = settings.index(key) if key in settings else len(settings)
+        return files.index(row.file), known, row.seed
+
+    found = sorted(merged.values(), key=place)
+    write_csv(path, found)
+    return found
+
+
+def earlier_rows(path: Path, name: str) -> list[Row]:
+    """What earlier runs of an ablation left, if any did."""
+    found = read_csv(path) if path.exists() else []
+    others = {row.ablation for row in found} - {name}
+    if others:
+        raise ValueError(f"{path}: holds results of {', '.join(sorted(others))}, not of {name}")
+    return found
+
+
+def check_same_file(path: Path, earlier: Iterable[Row], features: FeatureSet) -> None:
+    """Refuse a feature set whose rows would take the place of those of another one.
+
+    Zero-shot is the same in every order, so it tells them apart, for the price of a product.
+    """
+    name = file_name(features)
+    before = [r.accuracy for r in earlier if (r.file, r.line) == (name, ZERO_SHOT.line)]
+    if not before:
+        return
+    [now] = evaluate(features, [ZERO_SHOT.method], orders=1)
+    if abs(now["accuracy"] - before[0]) > _SAME_ACCURACY:
+        raise ValueError(
+            f"{path}: has results of another file called {name} (zero-shot {before[0]:.2f}%, not "
+            f"{now['accuracy']:.2f}%): rename one of them or give another --output"
+        )
+
+
 def _row(line: dict[str, Any]) -> Row:
     if line["ablation"] not in ABLATIONS:
         raise ValueError(f"there is no ablation {line['ablation']!r}")
@@ -255,7 +308,7 @@ _COLOURS = {"soba": "#2463ab", "ncm": "#b08bd0"}
 def _draw(axes: Any, name: str, file: str, points: Sequence[Point]) -> None:
     floor = next((point.mean for point in points if point.line == "zero-shot"), None)
     (_lines if ABLATIONS[name].ordered else _dots)(axes, name, points, floor)
-    axes.set_title(file, fontsize=10)
+    axes.set_title(file, fontsize=10, parse_math=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 

@@ -225,8 +225,8 @@ def _efficiency(measured: efficiency.Measured) -> str:
         rows.append(cells[:own] + [cell and f"<i>{cell}</i>" for cell in cells[own:]])
     return (
         f"<h2>Efficiency, {html.escape(measured.title)}</h2>"
-        "<p class='soft'>Seconds for all images, encoding and adapting apart, on the machine that "
-        f"measured them. {efficiency.RATIOS} {mark} {efficiency.QUOTED_FROM}</p>"
+        "<p class='soft'>Encoding and adapting apart, on the machine that measured them. "
+        f"{efficiency.RATIOS} {mark} {efficiency.QUOTED_FROM}</p>"
         f"{page.table(headings, rows, kinds=[''] * len(rows))}"
     )
 

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from soba._files import replacing
 from soba.bench.evaluate import Record
+from soba.bench.paper import BACKBONES
 from soba.encode.encoder import Encoder
 from soba.encode.load import TINY, load_encoder
 from soba.registry import adapter_class
@@ -105,6 +106,11 @@ class _Speed(ProgressColumn):
 def speed_bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Speed())
     return Progress(*columns, TimeRemainingColumn(), console=err, transient=True)
+
+
+def weights_of(model: str | None, pretrained: str | None) -> str | None:
+    """What `--pretrained` stands for: OpenAI's weights for the paper's models, unless others."""
+    return "openai" if model in BACKBONES and pretrained is None else pretrained
 
 
 def open_encoder(

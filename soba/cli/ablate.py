@@ -13,15 +13,18 @@ from soba.bench.ablate import (
     ABLATIONS,
     MOST_REFRESHES,
     Point,
-    Row,
     ablate,
+    add_rows,
+    check_same_file,
+    earlier_rows,
+    file_name,
     settings_for,
     summarise,
-    write_csv,
     write_pictures,
 )
 from soba.bench.plots import check_pictures
-from soba.cli._common import err, out, progress_bar
+from soba.bench.record_files import alone
+from soba.cli._common import err, out, progress_bar, shown
 
 
 def ablate_(
@@ -40,7 +43,8 @@ def ablate_(
     `capacity`: 2 to 32 samples per class, and all. `alpha`: 0 to 100. `classifier`: L1, L2 and
     cosine to the class means in CLIP's space; L1, L2 and linear to the rotated ones. `refresh`:
     at every tenth, ever more rarely, every 100, 10 and 1 samples. `reading`: five ways to read
-    the paper's formula. Writes NAME.csv (a line per file, setting and order), NAME.png, NAME.svg:
+    the paper's formula. Writes NAME.csv (a line per file, setting and order), NAME.png, NAME.svg;
+    runs into the same folder add to them:
 
     `soba ablate capacity data/whurs19/*.npz -o results/ablations`
 
@@ -49,34 +53,40 @@ def ablate_(
     settings_for(name, 1)  # an unknown name is refused before anything is read
     check_pictures()
     sets = [_labelled(path) for path in files]
-    if len({path.stem for path in files}) < len(files):
+    names = [file_name(features) for features in sets]
+    if len(set(names)) < len(names):
         raise ValueError("two FEATURES files have the same name: results could not be told apart")
+    table = output / f"{name}.csv"
+    rows = earlier_rows(table, name)
+    for features in sets:
+        check_same_file(table, rows, features)
     output.mkdir(parents=True, exist_ok=True)
     total = sum(len(settings_for(name, len(features))[0]) for features in sets) * orders
-    rows: list[Row] = []
-    with progress_bar() as progress:
+    with alone(output), progress_bar() as progress:
         task = progress.add_task(name, total=total)
-        for path, features in zip(files, sets, strict=True):
-            rows += ablate(
+        for file, features in zip(names, sets, strict=True):
+            found = ablate(
                 name,
                 features,
                 orders=orders,
-                step=lambda what, stem=path.stem: progress.update(  # type: ignore[misc]
-                    task, advance=1, description=f"{stem}: {what}"
+                step=lambda what, file=file: progress.update(  # type: ignore[misc]
+                    task, advance=1, description=shown(f"{file}: {what}")
                 ),
             )
+            rows = add_rows(table, found)  # now, so that a killed run keeps what it had
     for path, features in zip(files, sets, strict=True):
         for setting in settings_for(name, len(features))[1]:
             err.print(
-                f"[yellow]{path.name}: left out {setting.label}, more than {MOST_REFRESHES} "
-                "refreshes[/]"
+                f"[yellow]{shown(path.name)}: left out {setting.label}, more than {MOST_REFRESHES} "
+                "refreshes[/]",
+                soft_wrap=True,
+                highlight=False,
             )
     points = summarise(rows)
-    out.print(_table(name, points, orders))
-    write_csv(output / f"{name}.csv", rows)
-    pictures = write_pictures(output, name, points)
-    shown = ", ".join(str(path) for path in (output / f"{name}.csv", *pictures))
-    out.print(f"{len(rows)} streams in {shown}", soft_wrap=True, highlight=False)
+    out.print(_table(name, {file: points[file] for file in names}))
+    written = ", ".join(shown(path) for path in (table, *write_pictures(output, name, points)))
+    earlier = f", with earlier ones {len(rows)}," if len(rows) > total else ""
+    out.print(f"{total} streams{earlier} in {written}", soft_wrap=True, highlight=False)
 
 
 def _labelled(path: Path) -> soba.FeatureSet:
@@ -86,14 +96,16 @@ def _labelled(path: Path) -> soba.FeatureSet:
     return features
 
 
-def _table(name: str, points: dict[str, list[Point]], orders: int) -> Table:
+def _table(name: str, points: dict[str, list[Point]]) -> Table:
     """Settings down, files across; zero-shot apart, the best of each file bold."""
+    counts = sorted({point.orders for own in points.values() for point in own})
+    orders = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     title = f"{ABLATIONS[name].varies}: top-1 %, mean over {orders} orders (std)"
     table = Table(title=title, title_justify="left")
     table.add_column("method", no_wrap=True)
     table.add_column(name, no_wrap=True)
     for file in points:
-        table.add_column(file, justify="right", no_wrap=True)
+        table.add_column(shown(file), justify="right", no_wrap=True)
     by_file = {file: {(p.line, p.setting): p for p in own} for file, own in points.items()}
     keys = list(dict.fromkeys(key for own in by_file.values() for key in own))
     methods = {(s.line, s.label): s.method for s in ABLATIONS[name].settings}
@@ -107,5 +119,5 @@ def _table(name: str, points: dict[str, list[Point]], orders: int) -> Table:
             best = point.mean == max(p.mean for p in own.values())
             score = f"[bold]{point.mean:.2f}[/]" if best else f"{point.mean:.2f}"
             cells.append(score if key[0] == "zero-shot" else f"{score} [dim]({point.std:.2f})[/]")
-        table.add_row(methods[key], "" if key[0] == "zero-shot" else key[1], *cells)
+        table.add_row(methods.get(key, key[0]), "" if key[0] == "zero-shot" else key[1], *cells)
     return table

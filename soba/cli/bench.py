@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.markup import escape
 
-import soba
-from soba.bench.efficiency import Measured, costs, encode_rate, write_costs
-from soba.bench.feature_folder import FeatureFolder, seconds_of
+from soba.bench.feature_folder import FeatureFolder
 from soba.bench.grid import Grid
-from soba.bench.paper import BACKBONES
 from soba.bench.plan import Plan
 from soba.bench.sources import Icons, OnDisk, Source
 from soba.bench.tables import tables
@@ -28,15 +22,15 @@ from soba.cli._common import (
     Pretrained,
     Templates,
     Threads,
-    check_folder,
     err,
     method_names,
     open_encoder,
     out,
     progress_bar,
     say_broken,
-    shown,
+    weights_of,
 )
+from soba.cli.efficiency import efficiency_
 from soba.encode.encoder import Encoder
 from soba.encode.load import TINY, load_encoder, load_tunable
 from soba.encode.prompts import templates
@@ -124,8 +118,7 @@ def bench_(
 ) -> None:
     chosen = tuple(name.strip() for name in (datasets or "").split(",") if name.strip())
     names = _methods(methods, views)
-    if model in BACKBONES and pretrained is None:
-        pretrained = "openai"
+    pretrained = weights_of(model, pretrained)
     benchmark = str(context.info_name)
     source: Source
     encoder: Encoder | None = None
@@ -177,76 +170,7 @@ app.command("cross", help="The ten fine-grained data sets, from Aircraft to UCF1
 app.command(
     "icons", help="Five domains of icons that mirror the OOD benchmark: no data, no network."
 )(bench_)
-
-
-@app.command("efficiency")
-def efficiency_(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FEATURES", help="Labelled features; default: icons, encoded now."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The encoder to time; default: what `soba bench` noted for FEATURES."),
-    ] = None,
-    pretrained: Pretrained = None,
-    methods: Annotated[str, typer.Option(help="Comma-separated names.")] = ",".join(_STREAMING),
-    repeats: Annotated[int, typer.Option(min=1, help="Streams to take the median of.")] = 3,
-    per_class: Annotated[int, typer.Option(min=1, help="Icons per class.")] = 5,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Also as JSON; `soba report RESULTS` shows RESULTS/efficiency*.json.",
-        ),
-    ] = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    threads: Threads = None,
-) -> None:
-    """The paper's runtime table on this machine: encoding and adapting, as ratios to zero-shot.
-
-    An encoder that is named is timed on pictures of a usual size, decoding left out. Methods that
-    can do with one view get one, and pay for encoding one.
-    """
-    names = method_names(methods)
-    check_folder(output)
-    encoder = None
-    if file is None or model is not None:
-        encoder = load_encoder(
-            model or TINY, pretrained, device=device, precision=precision, threads=threads
-        )
-    if file is None:
-        assert encoder is not None
-        features = _icon_features(encoder, per_class)
-    else:
-        features = soba.FeatureSet.load(file)
-    per_image = None
-    if encoder is not None:
-        if encoder.width != features.width:
-            raise ValueError(
-                f"{file}: has {features.width} dimensions where {encoder.name} has {encoder.width}"
-            )
-        per_image = encode_rate(encoder)
-    elif file is not None and (noted := seconds_of(file)):
-        per_image = noted / (len(features) * features.views)
-    with progress_bar() as progress:
-        task = progress.add_task("methods", total=len({*names, "zero-shot"}))
-        found = costs(
-            features,
-            names,
-            seconds_per_image=per_image,
-            repeats=repeats,
-            step=lambda name: progress.update(task, advance=1, description=name),
-        )
-    name = "icons-source" if file is None else file.stem
-    measured = Measured(name, len(features), features.classes, tuple(found))
-    out.print(_tables.costs(measured))
-    if output is not None:
-        write_costs(output, measured)
-        out.print(f"costs in {shown(output)}", soft_wrap=True, highlight=False)
+app.command("efficiency")(efficiency_)
 
 
 # Before any encoding --------------------------------------------------------------------------
@@ -267,16 +191,3 @@ def _stop_at(problems: list[str]) -> None:
     for problem in problems:
         err.print(f"  {escape(problem)}", soft_wrap=True, highlight=False)
     raise typer.Exit(2)
-
-
-# Features -------------------------------------------------------------------------------------
-
-
-def _icon_features(encoder: Encoder, per_class: int) -> soba.FeatureSet:
-    """The source domain, encoded now and kept nowhere."""
-    images = Icons(("icons-source",), per_class, size=encoder.preprocess.size).images(
-        "icons-source", "test"
-    )
-    with tempfile.TemporaryDirectory() as place:
-        made, _ = FeatureFolder(Path(place), encoder).get(images)
-        return dataclasses.replace(made, image_features=np.array(made.image_features))

@@ -33,7 +33,8 @@ def test_everything_is_in_one_file(tmp_path):
         ablate.write_csv(
             folder / "ablations" / f"{name}.csv", ablate.ablate(name, features, orders=1)
         )
-    measured = efficiency.costs(features, ["soba"], seconds_per_image=0.1, repeats=1)
+    given, _ = efficiency.prepared(features, ["soba"])
+    measured = efficiency.costs(given, seconds_per_image=0.1, repeats=1)
     efficiency.write_costs(
         folder / "efficiency.json", efficiency.Measured("made-up", 100, 4, tuple(measured))
     )
@@ -175,7 +176,7 @@ def test_file_of_eval_and_tables_for_a_paper(tmp_path):
     assert r"\toprule" in (tmp_path / "r.tex").read_text()
     out = run("ablate", "capacity", "some.safetensors", "--orders", 1)
     assert "zero-shot" in out and "full" in out
-    assert {path.name for path in (tmp_path / "ablations").iterdir()} == {
+    assert {path.name for path in (tmp_path / "ablations").glob("[!.]*")} == {
         "capacity.csv",
         "capacity.png",
         "capacity.svg",
