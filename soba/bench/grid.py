@@ -77,9 +77,10 @@ class Grid:
                     if not self._loader.is_made(name, split, views):
                         path = self._loader.path(name, split, views)
                         files[path] = len(self._loader.open(name, split)) * views
-                tuning_file = self._tuning_file(stream, method)
-                if self.plan.candidates(method) and not tuning_file.exists():
-                    files[tuning_file] = STREAM_WORK * len(self.plan.candidates(method))
+                if candidates := self.plan.candidates(method):
+                    searched = self._tuning_file(stream, method)
+                    if not searched.exists():
+                        files[searched] = STREAM_WORK * len(candidates)
                 total += sum(work for path, work in files.items() if path not in counted)
                 counted |= files.keys()
         return total
@@ -284,11 +285,13 @@ class Grid:
 
     def _tuning_file(self, stream: Stream, method: str) -> Path:
         parts = self._parts(stream, method) | {"factors": tuning.FACTORS, "seed": tuning.SEED}
-        where = stream.name
+        where, views = stream.name, self.plan.views_of(method)
+        searched = self.plan.needed(stream, method)
         if self.plan.tuning_set:  # searched once, for all sets
-            file = self._loader.path(self.plan.tune_on, "test", self.plan.views_of(method)).name
+            where, searched = self.plan.tune_on, [(self.plan.tune_on, "test")]
+            file = self._loader.path(self.plan.tune_on, "test", views).name
             parts |= {"files": [file], "benchmark": None, "joined": None}
-            where = self.plan.tune_on
+        parts["left_out"] = [self._loader.left_out(name, split, views) for name, split in searched]
         order, tune_on = self.plan.order, self.plan.tune_on
         name = f"{self.model}-{where}-{method}-{order}-{tune_on}-{digest(parts)}.json"
         return self.results / "tuning" / plain_name(name)
