@@ -151,6 +151,8 @@ def bench_(
     chosen = tuple(name.strip() for name in (datasets or "").split(",") if name.strip())
     names = _methods(methods, views)
     benchmark = str(context.info_name)
+    if model in BACKBONES and pretrained is None:
+        pretrained = "openai"
     if views == 1 and augmix:
         raise ValueError("--augmix changes the views, and there is one: say --views 64 as well")
     if views == 1 and stream_views:
@@ -181,8 +183,6 @@ def bench_(
                 "open_clip name with --pretrained; tiny knows icons only"
             )
         source = OnDisk(benchmark, data, chosen, shots, incomplete, tda_listing)
-    if model in BACKBONES and pretrained is None:
-        pretrained = "openai"
     plan = Plan(source, names, orders, order, tune_on, views, stream_views, fallback)
     _stop_at(plan.problems(), on_disk=benchmark != "icons")
     _say_found(plan)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from image_trees import Pictures, coop_tree, generated_split, imagenet_tree
@@ -34,6 +35,20 @@ def pictures(tmp_path):
 def test_options_without_effect_are_refused(arguments, message, tmp_path):
     assert message in refused("bench", *arguments, "-o", tmp_path / "results")
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("benchmark", ["icons", "cross"])
+def test_the_papers_models_come_with_openais_weights(benchmark, tmp_path, pictures, monkeypatch):
+    def stop(model, pretrained, **options):
+        raise ValueError(f"asked for {model} with {pretrained}")
+
+    for module in ("soba.cli.bench", "soba.cli._common"):  # by name: soba.cli.bench is the app
+        monkeypatch.setattr(sys.modules[module], "load_encoder", stop)
+    options = ["--model", "ViT-B-16", "-o", tmp_path / "results"]
+    if benchmark == "cross":
+        coop_tree(tmp_path, pictures, "dtd", generated_split("dtd"))
+        options += ["--data", tmp_path, "--datasets", "dtd", "--incomplete"]
+    assert "asked for ViT-B-16 with openai" in soba_command("bench", benchmark, *options, code=2)
 
 
 def test_too_few_views_are_told_before_encoding(tmp_path):
