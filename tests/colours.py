@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from soba.bench.sources import Census
 from soba.datasets import ImageSet
 from soba.encode.encoder import Encoder
 from soba.encode.preprocess import Preprocess
@@ -66,6 +67,10 @@ class Colours:
     name: str = "colours"
 
     @property
+    def shots(self):
+        return self.per_class
+
+    @property
     def datasets(self):
         return ("plain", "noisy", "few")
 
@@ -74,6 +79,9 @@ class Colours:
 
     def problems(self, dataset, split):
         return [f"{dataset}: no val"] if (dataset, split) == ("few", "val") else []
+
+    def census(self, dataset, split):
+        return Census(expected=self.per_class * len(self.class_ids(dataset)))
 
     def class_ids(self, dataset):
         return NAMES[::-2] if dataset == "few" else NAMES

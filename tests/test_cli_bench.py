@@ -115,7 +115,8 @@ def test_wrong_trees_are_all_named_before_any_encoding(tmp_path, pictures):
     images = coop_tree(root, pictures, "pets", generated_split("pets"))
     for path in list(images.rglob("*.jpg"))[:3]:
         path.rename(path.with_suffix(".jpeg"))
-    out = run("cross", "--data", root, "--datasets", "dtd,pets,eurosat", "-o", results, code=2)
+    tiny = ("--model", "tiny", "-o", results)
+    out = run("cross", "--data", root, "--datasets", "dtd,pets,eurosat", *tiny, code=2)
     assert "nothing was encoded" in out
     assert "dtd: " in out and "pets: " in out and "eurosat: " in out
     assert not results.exists()
@@ -124,12 +125,12 @@ def test_wrong_trees_are_all_named_before_any_encoding(tmp_path, pictures):
     )
     assert v2.is_dir()
     out = run(
-        "ood", "--data", tmp_path / "ood", "--datasets", "imagenet-v2,imagenet-r", "-o", results,
-        code=2,
-    )  # fmt: skip
+        "ood", "--data", tmp_path / "ood", "--datasets", "imagenet-v2,imagenet-r", *tiny, code=2
+    )
     assert "imagenet-v2: " in out and "imagenet-r: " in out
-    assert "--data must be the folder" in run("ood", code=2)
-    assert "has only a test split" in run("ood", "--data", root, "--tune-on", "val", code=2)
+    assert "--data must be the folder" in run("ood", *tiny, code=2)
+    out = run("ood", "--data", root, "--tune-on", "val", *tiny, code=2)
+    assert "has only a test split" in out
 
 
 def test_efficiency(tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,8 @@ More = Callable[[np.ndarray, np.ndarray], Record]  # (order, logits) -> further 
 COVERAGES = np.arange(1, 21) / 20  # shares of the samples that are answered
 PAPER_SCHEDULE = ("ncm", "soba")  # refresh at every tenth of the stream, as the paper has it
 
+# Packages that decide the last bits of features and scores, by distribution name.
+_PACKAGES = ("torch", "open_clip_torch", "onnxruntime", "pillow")
 _BLOCK_VALUES = 1 << 24  # of views, read at a time
 
 
@@ -100,6 +105,25 @@ def method_settings(name: str, total: int, overrides: dict[str, Any] | None = No
         if chosen.get("refresh") == "tenths":
             chosen["total"] = total
     return chosen
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that take part, those that are installed.
+
+    They are looked up, not imported: numpy alone is enough to evaluate.
+    """
+    found = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "soba-tta": soba.__version__,
+    }
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def summarise(records: list[Record]) -> list[Record]:
@@ -189,9 +213,6 @@ def _run(
         "tuned_on": getattr(adapter, "tuned_on_", None) or "paper or given",
         "used": getattr(adapter, "used_", None),
         "provenance": adapter.provenance,
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "soba-tta": soba.__version__,
-        },
+        "versions": versions(),
+        "cpus": os.cpu_count(),
     } | more(order, logits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -11,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from soba._files import replacing
 from soba.datasets import ImageSet
 from soba.datasets.icons import IconSet
 from soba.encode.encoder import Encoder
 from soba.encode.extract import Extraction
+from soba.encode.pipeline import encode
 from soba.encode.prompts import classifier
-from soba.encode.store import FeatureSet
+from soba.encode.store import FeatureSet, read_note
 from soba.encode.views import Views
 
 _SECONDS_EVERY = 2.0  # how often the time spent is written down
@@ -28,9 +31,9 @@ _SECONDS_EVERY = 2.0  # how often the time spent is written down
 class FeatureFolder:
     """A folder of feature files of one encoder.
 
-    A file carries a digest of encoder, prompts, images and views in its name: what is there can
-    be used, what is asked for with other settings gets another file. Beside it, in a .json file,
-    are the seconds it took, over all runs that worked on it.
+    A file carries a digest of encoder, prompts, images, labels and views in its name: what is
+    there can be used, what is asked for with other settings gets another file. Beside it, in a
+    .json file, are the seconds it took, over all runs that worked on it.
 
     Parameters
     ----------
@@ -53,12 +56,14 @@ class FeatureFolder:
     def path(self, images: ImageSet) -> Path:
         """Where the features of a set are, or will be."""
         job = self._job(images)
+        labels = None if images.labels is None else np.asarray(images.labels, "<i8")
         parts: dict[str, Any] = {
             "fingerprint": job.fingerprint,
             "class_names": list(images.class_names),
-            "keys": hashlib.sha256("\n".join(images.keys).encode()).hexdigest(),
+            "keys": hashlib.sha256(json.dumps(images.keys).encode()).hexdigest(),
+            "labels": None if labels is None else hashlib.sha256(labels.tobytes()).hexdigest(),
+            "root": None if images.root is None else str(images.root.resolve()),
             "views": None if job.views is None else job.views.policy(),
-            "batch": self.batch,
         }
         if isinstance(images, IconSet):
             parts["drawn"] = [images.recipe, images.look, images.seed, images.size]
@@ -75,8 +80,12 @@ class FeatureFolder:
         """
         target = self.path(images)
         if target.exists():
+            lacking = self.left_out(images)
+            self.broken.update({(images.name, key): why for key, why in lacking.items()})
             return FeatureSet.load(target), seconds_of(target) or 0.0
         self.folder.mkdir(parents=True, exist_ok=True)
+        if _begun_batch(target) not in (None, self.batch):
+            _remove_begun(target)
         job = self._job(images)
         before, start = seconds_of(target) or 0.0, time.perf_counter()
         counted, written = 0, 0.0
@@ -96,6 +105,27 @@ class FeatureFolder:
         self.broken.update({(images.name, images.keys[i]): why for i, why in job.broken.items()})
         return features, seconds
 
+    def left_out(self, images: ImageSet) -> dict[str, str]:
+        """The images that could not be read when the file was made: key -> why."""
+        target = self.path(images)
+        found = read_note(target).get("broken") if target.exists() else None
+        if not isinstance(found, dict):
+            return {}
+        return {images.keys[int(index)]: str(why) for index, why in found.items()}
+
+    def readable_now(self, images: ImageSet) -> bool:
+        """Whether one of the images that were left out could be encoded now."""
+        lacking = self.left_out(images)
+        chosen = [i for i, key in enumerate(images.keys) if key in lacking]
+        retried = encode(self.encoder, _Some(images, chosen), views=self._views())
+        return any(len(part.indices) for part in retried)
+
+    def discard(self, images: ImageSet) -> None:
+        """Remove the file of a set, for it to be made anew."""
+        target = self.path(images)
+        target.unlink(missing_ok=True)
+        _note_of(target).unlink(missing_ok=True)
+
     def prompt_features(self, images: ImageSet) -> np.ndarray:
         """(P, C, d): the text features of each prompt by itself."""
         return np.stack(
@@ -110,10 +140,12 @@ class FeatureFolder:
             ]
         )
 
+    def _views(self) -> Views | None:
+        if self.views == 1:
+            return None
+        return Views(self.views, self.augmix, self.encoder.preprocess)
+
     def _job(self, images: ImageSet) -> Extraction:
-        views = None
-        if self.views > 1:
-            views = Views(self.views, self.augmix, self.encoder.preprocess)
         return Extraction(
             self.encoder,
             images,
@@ -121,15 +153,27 @@ class FeatureFolder:
             self.templates or images.templates,
             labels=images.labels,
             batch=self.batch,
-            views=views,
+            views=self._views(),
             allow_duplicates=True,  # ImageNet says missile and sunglasses twice
         )
 
 
+class _Some:
+    """A few of the images of a set."""
+
+    def __init__(self, images: ImageSet, chosen: list[int]) -> None:
+        self.keys = tuple(images.keys[index] for index in chosen)
+        self._images, self._chosen = images, chosen
+
+    def image(self, index: int) -> Image.Image:
+        return self._images.image(self._chosen[index])
+
+
 def seconds_of(target: Path) -> float | None:
-    """The seconds a feature file took to make, if that was noted beside it."""
-    note = _note_of(target)
-    return float(json.loads(note.read_text())["encode_seconds"]) if note.is_file() else None
+    """The seconds a feature file took to make, if that was noted beside it, legibly."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(_note_of(target).read_bytes())["encode_seconds"])
+    return None
 
 
 def _note_seconds(target: Path, seconds: float) -> None:
@@ -139,3 +183,17 @@ def _note_seconds(target: Path, seconds: float) -> None:
 
 def _note_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.seconds.json")
+
+
+def _begun_batch(target: Path) -> int | None:
+    """The batch size of an extraction that was begun and not finished."""
+    journal = target.with_name(f"{target.name}.partial.json")
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(journal.read_bytes())["job"]["batch"])
+    return None
+
+
+def _remove_begun(target: Path) -> None:
+    """Rows of another batch size differ in their last bits: a file is of one size throughout."""
+    for ending in ("partial", "partial.json", "partial.kept"):
+        target.with_name(f"{target.name}.{ending}").unlink(missing_ok=True)

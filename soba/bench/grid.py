@@ -8,9 +8,7 @@ records of an undisturbed one, but for the seconds.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +19,15 @@ from soba.bench import tuning
 from soba.bench.build import Workshop
 from soba.bench.evaluate import Record, evaluate
 from soba.bench.feature_folder import FeatureFolder
-from soba.bench.orders import arrange, join
+from soba.bench.loading import Loaded, Loader, Step
+from soba.bench.orders import arrange
 from soba.bench.plan import Plan, Stream, is_few_shot
-from soba.bench.record_files import alone, digest, plain_name, read_record, write_record
-from soba.datasets import ImageSet
+from soba.bench.record_files import alone, digest, plain_name, read_object, write_record
+from soba.bench.results import checked
 from soba.encode.encoder import Encoder
-from soba.encode.store import FeatureSet
 from soba.registry import adapter_class, list_tuners
 
 STREAM_WORK = 64  # a stream counts as much as this many images in the progress
-Step = Callable[[str, int], None]  # what was done, and how much work it was
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The features of a stream, and the domain of each image."""
-
-    features: FeatureSet
-    domains: np.ndarray
-    class_ids: tuple[str, ...]
-    encode_seconds: float
 
 
 class Grid:
@@ -69,15 +56,10 @@ class Grid:
         model: str,
         tunable: Encoder | None = None,
     ) -> None:
-        if folder.views != plan.views:
-            raise ValueError(f"{folder.views} views are made where {plan.views} are planned")
-        self.plan, self.results, self.model = plan, results, model
-        # Methods that can do with one view have cells of their own, whatever the others take.
-        self._folders = {plan.views: folder} | {1: dataclasses.replace(folder, views=1)}
+        self.plan, self.folder, self.results, self.model = plan, folder, results, model
         self.tunable = tunable
+        self._loader = Loader(plan, folder)
         self._trained: dict[str, Any] = {}  # prompts learned on the source set serve all others
-        self._images: dict[tuple[str, str], ImageSet] = {}
-        self._paths: dict[tuple[str, str, int], Path] = {}
 
     def work(self) -> int:
         """What `step` will count up to."""
@@ -89,16 +71,18 @@ class Grid:
                 if not missing:
                     continue
                 total += STREAM_WORK * missing
-                files = {}
+                files = {}  # that are not there yet -> the work they are
                 views = self.plan.views_of(method)
                 for name, split in self.plan.needed(stream, method):
-                    files[self._path(name, split, views)] = len(self._open(name, split)) * views
-                if self.plan.candidates(method):
-                    streams = len(self.plan.candidates(method))
-                    files[self._tuning_file(stream, method)] = STREAM_WORK * streams
-                new = {path for path in files if not path.exists()} - counted
-                total += sum(files[path] for path in new)
-                counted |= new
+                    if not self._loader.is_made(name, split, views):
+                        path = self._loader.path(name, split, views)
+                        files[path] = len(self._loader.open(name, split)) * views
+                if candidates := self.plan.candidates(method):
+                    searched = self._tuning_file(stream, method)
+                    if not searched.exists():
+                        files[searched] = STREAM_WORK * len(candidates)
+                total += sum(work for path, work in files.items() if path not in counted)
+                counted |= files.keys()
         return total
 
     # The work ---------------------------------------------------------------------------------
@@ -111,11 +95,16 @@ class Grid:
             for stream in self.plan.streams:
                 loaded: dict[int, Loaded] = {}
                 for method in self.plan.methods:
-                    seeds, views = self._missing(stream, method), self.plan.views_of(method)
-                    if seeds:
-                        if views not in loaded:
-                            loaded[views] = self._load(stream, "test", views, step)
-                        self._fill(stream, method, seeds, loaded[views], step)
+                    if not self._missing(stream, method):
+                        continue
+                    views = self.plan.views_of(method)
+                    for name, split in self.plan.needed(stream, method):
+                        self._loader.features(name, split, views, step)
+                    if views not in loaded:
+                        loaded[views] = self._loader.load(stream, "test", views, step)
+                    # What could not be read is part of a cell, and known only now.
+                    seeds = self._missing(stream, method)
+                    self._fill(stream, method, seeds, loaded[views], step)
         return self.records()
 
     def records(self) -> list[Record]:
@@ -126,7 +115,7 @@ class Grid:
             for method in self.plan.methods
             for seed in self.plan.seeds(method)
         ]
-        return [read_record(path) for path in paths if path.exists()]
+        return [_read_record(path) for path in paths if path.exists()]
 
     def _fill(
         self, stream: Stream, method: str, seeds: list[int], loaded: Loaded, step: Step
@@ -137,7 +126,7 @@ class Grid:
             overrides["fallback"] = True
 
         def keep(record: Record) -> None:
-            entries = self._entries(stream, loaded) | {"tuned_on": tuned_on}
+            entries = self._entries(stream, method, loaded) | {"tuned_on": tuned_on}
             if is_few_shot(method) and method not in list_tuners():
                 entries["tuned_on"] = self._searched_itself(record["tuned_on"])
             write_record(self._record_file(stream, method, record["seed"]), record | entries)
@@ -171,10 +160,13 @@ class Grid:
             keep=keep,
         )
 
-    def _entries(self, stream: Stream, loaded: Loaded) -> Record:
+    def _entries(self, stream: Stream, method: str, loaded: Loaded) -> Record:
         """What the grid knows of a cell and `evaluate` does not."""
-        features = loaded.features
+        features, encoder = loaded.features, self.folder.encoder
+        expected, left_out = self._counts(stream, method)
+        listings = {self.plan.source.census(name, "test").listing for name in stream.datasets}
         return {
+            "identity": self._identity(stream, method),
             "benchmark": self.plan.source.name,
             "model": self.model,
             "dataset": stream.name,
@@ -182,7 +174,31 @@ class Grid:
             "encode_seconds": loaded.encode_seconds,
             "view_policy": features.view_policy or "one view",
             "prompts": list(features.prompts or ()) or "of each domain",
+            "joined": sorted(stream.datasets) if self.plan.joined else None,
+            "shots": self.plan.source.shots if is_few_shot(method) else None,
+            "expected": expected,
+            "left_out": left_out,
+            "listing": "tda" if "tda" in listings else None,
+            "device": str(getattr(encoder, "device", "cpu")),  # only open_clip's may be elsewhere
+            "precision": getattr(encoder, "precision", "fp32"),
+            "dtype": str(features.image_features.dtype),
         }
+
+    def _counts(self, stream: Stream, method: str) -> tuple[int | None, int]:
+        """The images of the literature's test split, if known, and how many of them are not here.
+
+        They are missing, could not be read, or TDA's listing overlooks them.
+        """
+        views, total, known, left_out = self.plan.views_of(method), 0, True, 0
+        for name in stream.datasets:
+            expected = self.plan.source.census(name, "test").expected
+            left_out += len(self._loader.left_out(name, "test", views))
+            if expected is None:
+                known = False
+                continue
+            total += expected
+            left_out += max(0, expected - len(self._loader.open(name, "test")))
+        return total if known else None, left_out
 
     def _by_domain(self, loaded: Loaded) -> Callable[[np.ndarray, np.ndarray], Record]:
         """The accuracy on each domain of a joined stream."""
@@ -197,85 +213,15 @@ class Grid:
 
         return more if self.plan.joined else lambda order, logits: {}
 
-    # Features ---------------------------------------------------------------------------------
-
-    def _open(self, dataset: str, split: str) -> ImageSet:
-        if (dataset, split) not in self._images:
-            images = self.plan.source.images(dataset, split)
-            called = dataset if split == "test" else f"{dataset}-{split}"
-            self._images[dataset, split] = dataclasses.replace(images, name=called)
-        return self._images[dataset, split]
-
-    def _path(self, dataset: str, split: str, views: int) -> Path:
-        key = dataset, split, views
-        if key not in self._paths:  # every cell asks, and a path is a long digest
-            self._paths[key] = self._folders[views].path(self._open(dataset, split))
-        return self._paths[key]
-
-    def _features(
-        self, dataset: str, split: str, views: int, step: Step
-    ) -> tuple[FeatureSet, float]:
-        images = self._open(dataset, split)
-
-        def encoded(count: int) -> None:
-            step(f"encoding {images.name}", count * views)
-
-        return self._folders[views].get(images, encoded)
-
-    def _load(self, stream: Stream, split: str, views: int, step: Step) -> Loaded:
-        parts = [self._features(dataset, split, views, step) for dataset in stream.datasets]
-        ids = [self.plan.source.class_ids(dataset) for dataset in stream.datasets]
-        seconds = sum(seconds for _, seconds in parts)
-        if len(parts) == 1:
-            features = parts[0][0]
-            return Loaded(features, np.zeros(len(features), np.int64), ids[0], seconds)
-        joined, domains = join([features for features, _ in parts], ids)
-        known = tuple(dict.fromkeys(key for listed in ids for key in listed))
-        return Loaded(joined, domains, known, seconds)
-
     def _workshop(self, stream: Stream, method: str, loaded: Loaded, step: Step) -> Workshop:
         """The features, with all that a method needs besides."""
         if method not in list_tuners():
-            return Workshop(self._equipped(stream, method, loaded, step))
+            return Workshop(self._loader.equipped(stream, method, loaded, step))
         source = None
         if is_few_shot(method):
             name = self.plan.source.train_set(stream.datasets[0], transfer=True)
-            source, _ = self._features(name, "train", self.plan.views_of(method), step)
+            source, _ = self._loader.features(name, "train", self.plan.views_of(method), step)
         return Workshop(loaded.features, self.tunable, source, self._trained)
-
-    def _equipped(self, stream: Stream, method: str, loaded: Loaded, step: Step) -> FeatureSet:
-        """The features with prompts and labelled samples, for the methods that take them."""
-        features, views = loaded.features, self.plan.views_of(method)
-        if adapter_class(method).per_prompt:
-            prompts = self._folders[views].prompt_features(self._open(stream.datasets[0], "test"))
-            features = dataclasses.replace(features, prompt_features=prompts)
-        if not is_few_shot(method):
-            return features
-        rows, labels = [], []
-        index = {key: label for label, key in enumerate(loaded.class_ids)}
-        source = self.plan.source
-        for name in dict.fromkeys(source.train_set(d, transfer=False) for d in stream.datasets):
-            shots, _ = self._features(name, "train", views, step)
-            mapped = np.array([index.get(key, -1) for key in source.class_ids(name)])
-            assert shots.labels is not None
-            found = mapped[shots.labels]  # -1: a class that is not told apart here
-            rows.append(np.asarray(shots.image_features)[found >= 0])
-            labels.append(found[found >= 0])
-        features = dataclasses.replace(
-            features,
-            support_features=np.concatenate(rows),
-            support_labels=np.concatenate(labels),
-        )
-        if self.plan.tune_on not in ("val", "test"):
-            return features
-        held_out = loaded
-        if self.plan.tune_on == "val":
-            held_out = self._load(stream, "val", views, step)
-        return dataclasses.replace(
-            features,
-            val_features=held_out.features.image_features,
-            val_labels=held_out.features.labels,
-        )
 
     # Tuning -----------------------------------------------------------------------------------
 
@@ -287,15 +233,13 @@ class Grid:
         if not path.exists():
             searched, views = loaded, self.plan.views_of(method)
             if self.plan.tune_on == "val":
-                searched = self._load(stream, "val", views, step)
+                searched = self._loader.load(stream, "val", views, step)
             elif name := self.plan.tuning_set:
-                searched = self._load(Stream(name, (name,)), "test", views, step)
+                searched = self._loader.load(Stream(name, (name,)), "test", views, step)
             found = tuning.search(method, self._scored(method, searched, step))
             scores = {str(alpha): score for alpha, score in found.scores.items()}
             write_record(path, {"alpha": found.alpha, "scores": scores})
-        return {"alpha": read_record(path)["alpha"]}, tuning.tuned_on(
-            self.plan.tune_on, stream.datasets
-        )
+        return {"alpha": _read_alpha(path)}, tuning.tuned_on(self.plan.tune_on, stream.datasets)
 
     def _scored(self, method: str, searched: Loaded, step: Step) -> Callable[[float], float]:
         """How good an alpha is, on one stream of its own."""
@@ -326,37 +270,73 @@ class Grid:
     # Files ------------------------------------------------------------------------------------
 
     def _missing(self, stream: Stream, method: str) -> list[int]:
-        seeds = self.plan.seeds(method)
-        return [seed for seed in seeds if not self._record_file(stream, method, seed).exists()]
+        """The seeds without a record, or with one that was made while other images were torn."""
+        missing, identity = [], self._identity(stream, method)
+        for seed in self.plan.seeds(method):
+            path = self._record_file(stream, method, seed)
+            if not path.exists() or _read_record(path).get("identity") != identity:
+                missing.append(seed)
+        return missing
 
     def _record_file(self, stream: Stream, method: str, seed: int) -> Path:
-        parts = self._identity(stream, method) | {"seed": seed}
+        parts = self._parts(stream, method) | {"seed": seed}
         name = f"{self.model}-{stream.name}-{method}-{self.plan.order}-{seed}-{digest(parts)}.json"
         return self.results / "records" / plain_name(name)
 
     def _tuning_file(self, stream: Stream, method: str) -> Path:
-        parts = self._identity(stream, method) | {"factors": tuning.FACTORS, "seed": tuning.SEED}
-        where = stream.name
+        parts = self._parts(stream, method) | {"factors": tuning.FACTORS, "seed": tuning.SEED}
+        where, views = stream.name, self.plan.views_of(method)
+        searched = self.plan.needed(stream, method)
         if self.plan.tuning_set:  # searched once, for all sets
-            file = self._path(self.plan.tune_on, "test", self.plan.views_of(method)).name
-            parts |= {"files": [file], "benchmark": None}
-            where = self.plan.tune_on
+            where, searched = self.plan.tune_on, [(self.plan.tune_on, "test")]
+            file = self._loader.path(self.plan.tune_on, "test", views).name
+            parts |= {"files": [file], "benchmark": None, "joined": None}
+        parts["left_out"] = [self._loader.left_out(name, split, views) for name, split in searched]
         order, tune_on = self.plan.order, self.plan.tune_on
         name = f"{self.model}-{where}-{method}-{order}-{tune_on}-{digest(parts)}.json"
         return self.results / "tuning" / plain_name(name)
 
-    def _identity(self, stream: Stream, method: str) -> Record:
-        """All that decides the content of a cell, but for the seed.
+    def _identity(self, stream: Stream, method: str) -> str:
+        """A digest of all that decides a cell but the seed, images that cannot be read included."""
+        views = self.plan.views_of(method)
+        left_out = [
+            self._loader.left_out(name, split, views)
+            for name, split in self.plan.needed(stream, method)
+        ]
+        return digest(self._parts(stream, method) | {"left_out": left_out})
 
-        What is not tuned is the same cell, whatever the others are tuned on.
+    def _parts(self, stream: Stream, method: str) -> Record:
+        """All that decides a cell, as far as it is known before an image is opened.
+
+        What is not tuned is the same cell, whatever the others are tuned on. The names of the
+        feature files stand for encoder, precision, prompts, views, images, labels and shots.
         """
         needed, views = self.plan.needed(stream, method), self.plan.views_of(method)
         return {
             "benchmark": self.plan.source.name,
+            "joined": sorted(stream.datasets) if self.plan.joined else None,
             "method": method,
             "defaults": parameter_defaults(adapter_class(method)),
             "order": self.plan.order,
             "tune_on": self.plan.tune_on if self.plan.tuned(method) else "paper",
-            "files": [self._path(name, split, views).name for name, split in needed],
+            "files": [self._loader.path(name, split, views).name for name, split in needed],
             "fallback": self.plan.fallback and method == "difftpt",
         }
+
+
+def _read_record(path: Path) -> Record:
+    """A record that tables can use, as it was written."""
+    record = read_object(path)
+    try:
+        checked(record)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; remove it to run its cell again") from error
+    return record
+
+
+def _read_alpha(path: Path) -> float:
+    """What a search has found."""
+    try:
+        return float(read_object(path)["alpha"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: holds no alpha; remove it to search again") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
 from soba.adapt._few_shot import FewShotAdapter
+from soba.adapt.base import parameter_defaults
 from soba.bench import tuning
 from soba.bench.evaluate import streams
 from soba.bench.orders import JOINED, ORDERS
@@ -117,22 +119,43 @@ class Plan:
         """All that is wrong with methods and data, a sentence each; no image is opened."""
         found = []
         for name in self.methods:
-            cls = adapter_class(name)
-            if cls.least_views > self.views:
-                found.append(f"{name}: needs {cls.least_views} views at least: say --views")
-            if cls.per_prompt and self.joined:
+            if least_views(name) > self.views:
+                found.append(f"{name}: needs {least_views(name)} views at least: say --views")
+            if adapter_class(name).per_prompt and self.joined:
                 found.append(f"{name}: lets the prompts of one set vote; not for {self.order}")
         if "difftpt" in self.methods and not self.fallback:
             found.append("difftpt: no views are generated here: say --fallback, or leave it out")
+        for dataset, split in self.all_needed():
+            found += self.source.problems(dataset, split)
+        return found
+
+    def all_needed(self) -> list[tuple[str, str]]:
+        """The (data set, split) pairs of all cells."""
         needed = [
             pair
             for stream in self.streams
             for method in self.methods
             for pair in self.needed(stream, method)
         ]
-        for dataset, split in dict.fromkeys(needed):
-            found += self.source.problems(dataset, split)
-        return found
+        return list(dict.fromkeys(needed))
+
+
+def least_views(method: str) -> int:
+    """How many views a method needs.
+
+    TPT and its kin learn from a share of the views, and that must be one view at least.
+
+    >>> least_views("zero"), least_views("ncm")
+    (2, 1)
+    """
+    cls = adapter_class(method)
+    settings = parameter_defaults(cls)
+    share = settings.get("selection")
+    if cls.least_views == 1 or share is None:
+        return cls.least_views
+    similar = settings.get("similar", 1.0)  # what DiffTPT's first filter keeps of the others
+    counts = itertools.count(cls.least_views)
+    return next(n for n in counts if int(share * (1 + int(similar * (n - 1)))) >= 1)
 
 
 def is_few_shot(method: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,13 +25,15 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^\w.+-]", "_", name)
 
 
-def read_record(path: Path) -> Record:
-    """One record; a damaged file is named."""
+def read_object(path: Path) -> Record:
+    """What :func:`write_record` wrote; a file that holds no JSON object is named."""
     try:
-        record: Record = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not a record; remove it to run its cell again") from error
-    return record
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: not a record; remove it to run its cell again")
+    return found
 
 
 def write_record(path: Path, content: Record) -> None:
@@ -50,5 +54,10 @@ def alone(results: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ValueError(f"{results}: another run is working in this folder") from error
+            if error.errno in (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK):
+                raise ValueError(f"{results}: another run is working in this folder") from error
+            warnings.warn(  # some network file systems have no locks
+                f"{results}: cannot be locked ({error.strerror}); start no second run in it",
+                stacklevel=3,
+            )
         yield  # the system lets go of the lock, however the run ends

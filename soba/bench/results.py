@@ -63,7 +63,7 @@ def _read_file(path: Path) -> Results:
     problems: list[str] = []
     for number, record in enumerate(content["records"]):
         try:
-            records.append(_checked(record))
+            records.append(checked(record))
         except ValueError as error:
             problems.append(f"{path.name}, record {number}: {error}")
     return Results(_newest(records, problems), {}, [], problems)
@@ -77,7 +77,7 @@ def _read_folder(path: Path) -> Results:
     problems: list[str] = []
     for file in sorted((path / "records").rglob("*.json")):
         try:
-            records.append(_checked(json.loads(file.read_bytes())))
+            records.append(checked(json.loads(file.read_bytes())))
             written.append(file.stat().st_mtime_ns)
         except (ValueError, OSError) as error:
             problems.append(f"{file.relative_to(path)}: {_reason(error)}")
@@ -99,7 +99,7 @@ def _read_folder(path: Path) -> Results:
     return Results([r for r in records if id(r) in kept], ablations, costs, problems)
 
 
-def _checked(record: Any) -> Record:
+def checked(record: Any) -> Record:
     """A record with all that tables need, defaults filled in."""
     if not isinstance(record, dict):
         raise ValueError("not a record: not a JSON object")

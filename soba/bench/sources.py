@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from soba.datasets import GROUPS, NAMES, ImageSet, check, class_names, few_shot, load
-from soba.datasets._facts import imagenet_classes
+from soba.datasets import GROUPS, NAMES, ImageSet, class_names, expected, few_shot, survey
+from soba.datasets._facts import Survey, imagenet_classes
 from soba.datasets.icons import DOMAINS, icons
 
 _SHOT_SEED = 1  # CoOp's first
+
+
+@dataclass(frozen=True)
+class Census:
+    """What is known of a split besides its images.
+
+    Attributes
+    ----------
+    expected
+        Images of the literature's split, where there is one.
+    listing
+        "tda" where images were left out as the official TDA does.
+    remarks
+        What was found on disk and does no harm.
+    """
+
+    expected: int | None = None
+    listing: str | None = None
+    remarks: tuple[str, ...] = ()
 
 
 class Source(Protocol):
@@ -28,6 +47,10 @@ class Source(Protocol):
     @property
     def datasets(self) -> tuple[str, ...]: ...
 
+    @property
+    def shots(self) -> int:
+        """Labelled samples of each class in a train split."""
+
     def knows(self, dataset: str) -> bool:
         """Whether a set can be had, in the benchmark or besides it."""
 
@@ -36,6 +59,9 @@ class Source(Protocol):
 
     def images(self, dataset: str, split: str) -> ImageSet:
         """A split of a set."""
+
+    def census(self, dataset: str, split: str) -> Census:
+        """What is known of a split besides its images."""
 
     def class_ids(self, dataset: str) -> tuple[str, ...]:
         """What tells classes apart across sets, in label order."""
@@ -78,6 +104,9 @@ class Icons:
         }[split]
         return icons(domain, count, seed=seed, size=self.size)
 
+    def census(self, dataset: str, split: str) -> Census:
+        return Census()
+
     def class_ids(self, dataset: str) -> tuple[str, ...]:
         return icons(dataset.removeprefix("icons-"), 1).class_names
 
@@ -87,12 +116,23 @@ class Icons:
 
 @dataclass(frozen=True)
 class OnDisk:
-    """The OOD or the cross-dataset benchmark below a data root, as CoOp, TDA and TPT lay it out."""
+    """The OOD or the cross-dataset benchmark below a data root, as CoOp, TDA and TPT lay it out.
+
+    Parameters
+    ----------
+    incomplete
+        Go on where images are missing; a census then tells how many there should be.
+    tda_listing
+        Leave out the images of ImageNet's variants that the official TDA overlooks.
+    """
 
     name: str
     root: Path
     chosen: Sequence[str] = ()
     shots: int = 16
+    incomplete: bool = False
+    tda_listing: bool = False
+    _surveys: dict[tuple[str, str], Survey] = field(default_factory=dict, repr=False)
 
     @cached_property
     def datasets(self) -> tuple[str, ...]:
@@ -103,14 +143,25 @@ class OnDisk:
 
     def problems(self, dataset: str, split: str) -> list[str]:
         try:
-            found = check(dataset, self.root, split)
+            found = self._survey(dataset, split)
         except ValueError as error:  # the set has no such split
-            found = [str(error).removeprefix(f"{dataset}: ")]
-        return [f"{dataset}: {problem}" for problem in found]
+            return [f"{dataset}: {str(error).removeprefix(f'{dataset}: ')}"]
+        gaps = () if self.incomplete else found.gaps
+        return [f"{dataset}: {problem}" for problem in (*found.problems, *gaps)]
 
     def images(self, dataset: str, split: str) -> ImageSet:
-        found = load(dataset, self.root, split)
+        found = self._survey(dataset, split).image_set
+        wrong = self.problems(dataset, split)
+        if found is None or wrong:
+            raise ValueError("\n".join(wrong))
         return few_shot(found, self.shots, _SHOT_SEED) if split == "train" else found
+
+    def census(self, dataset: str, split: str) -> Census:
+        return Census(
+            expected(dataset, split),
+            "tda" if self._as_tda(dataset) else None,
+            tuple(f"{dataset}: {remark}" for remark in self._survey(dataset, split).remarks),
+        )
 
     def class_ids(self, dataset: str) -> tuple[str, ...]:
         if dataset in GROUPS["ood"]:  # two classes are called "missile"
@@ -119,6 +170,17 @@ class OnDisk:
 
     def train_set(self, dataset: str, *, transfer: bool) -> str:
         return "imagenet" if transfer or self.name == "ood" else dataset
+
+    def _survey(self, dataset: str, split: str) -> Survey:
+        key = dataset, split
+        if key not in self._surveys:  # a listing of 50,000 files, asked for more than once
+            self._surveys[key] = survey(
+                dataset, self.root, split, tda_listing=self._as_tda(dataset)
+            )
+        return self._surveys[key]
+
+    def _as_tda(self, dataset: str) -> bool:
+        return self.tda_listing and dataset in GROUPS["ood"] and dataset != "imagenet"
 
 
 def _chosen(chosen: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

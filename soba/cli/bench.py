@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from soba.bench.evaluate import Record
 from soba.bench.feature_folder import FeatureFolder
 from soba.bench.grid import Grid
 from soba.bench.plan import Plan
@@ -17,7 +18,6 @@ from soba.cli import _tables
 from soba.cli._common import (
     Batch,
     Device,
-    Model,
     Precision,
     Pretrained,
     Templates,
@@ -28,6 +28,7 @@ from soba.cli._common import (
     out,
     progress_bar,
     say_broken,
+    shown,
     weights_of,
 )
 from soba.cli.efficiency import efficiency_
@@ -47,13 +48,23 @@ _ON_VIEWS = ("clip+views", "mta", "zero")
 
 Data = Annotated[
     Path | None,
-    typer.Option(help="The folder that holds the data sets, as CoOp, TDA or TPT lay it out."),
+    typer.Option(
+        help="The folder that holds the data sets of ood and cross, as CoOp or TDA lay it out; "
+        "of the OOD sets, TPT's layout will do as well."
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="An open_clip name (the paper's: ViT-B-16 and RN50), an ONNX folder or file, or "
+        "`tiny`, ours, which knows icons only and is the default there."
+    ),
 ]
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated names. Default: zero-shot, ncm, tda, soba and soba+; from 5 views "
-        "on also clip+views, mta and zero."
+        help="Comma-separated names. Default: zero-shot, ncm, tda, soba and soba+; from 2 views "
+        "on also clip+views and zero, from 5 on mta."
     ),
 ]
 Datasets = Annotated[
@@ -88,10 +99,24 @@ Output = Annotated[
 def bench_(
     context: typer.Context,
     data: Data = None,
-    model: Model = "tiny",
+    model: Model = None,
     pretrained: Pretrained = None,
     methods: Methods = None,
     datasets: Datasets = None,
+    incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--incomplete", help="Go on where images are missing; the records say how many."
+        ),
+    ] = False,
+    tda_listing: Annotated[
+        bool,
+        typer.Option(
+            "--tda-listing",
+            help="Leave out the images of ImageNet's variants that the official TDA overlooks: "
+            "those with `sh` in their names.",
+        ),
+    ] = False,
     orders: Orders = 5,
     order: OrderName = "shuffled",
     views: ViewCount = 1,
@@ -108,7 +133,9 @@ def bench_(
         bool, typer.Option("--fallback", help="Run difftpt without generated views, and say so.")
     ] = False,
     shots: Shots = 16,
-    per_class: Annotated[int, typer.Option(min=1, help="Icons per class.")] = 16,
+    per_class: Annotated[
+        int | None, typer.Option(min=1, help="Icons per class; default: 16.")
+    ] = None,
     prompt: Templates = None,
     output: Output = Path("results"),
     batch: Batch = 64,
@@ -118,21 +145,41 @@ def bench_(
 ) -> None:
     chosen = tuple(name.strip() for name in (datasets or "").split(",") if name.strip())
     names = _methods(methods, views)
-    pretrained = weights_of(model, pretrained)
     benchmark = str(context.info_name)
+    pretrained = weights_of(model, pretrained)
+    if views == 1 and augmix:
+        raise ValueError("--augmix changes the views, and there is one: say --views 64 as well")
+    if views == 1 and stream_views:
+        raise ValueError("--stream-views needs views: say --views 64 as well")
     source: Source
     encoder: Encoder | None = None
     if benchmark == "icons":
+        _refuse(
+            "bench icons: draws its images, {} has no place here",
+            {"--data": data, "--incomplete": incomplete, "--tda-listing": tda_listing},
+        )
+        model = model or TINY
         encoder = load_encoder(
             model, pretrained, device=device, precision=precision, threads=threads
         )
-        source = Icons(chosen, per_class, shots, size=encoder.preprocess.size)
-    elif data is None or not data.is_dir():
-        raise ValueError(f"bench {benchmark}: --data must be the folder that holds the data sets")
+        source = Icons(chosen, per_class or 16, shots, size=encoder.preprocess.size)
     else:
-        source = OnDisk(benchmark, data, chosen, shots)
+        _refuse(f"bench {benchmark}: {{}} is for icons", {"--per-class": per_class})
+        if benchmark != "ood":
+            _refuse(f"bench {benchmark}: {{}} is for ood", {"--tda-listing": tda_listing})
+        if data is None or not data.is_dir():
+            raise ValueError(
+                f"bench {benchmark}: --data must be the folder that holds the data sets"
+            )
+        if model is None:
+            raise ValueError(
+                f"bench {benchmark}: say --model, ViT-B-16 or RN50 as in the paper, or another "
+                "open_clip name with --pretrained; tiny knows icons only"
+            )
+        source = OnDisk(benchmark, data, chosen, shots, incomplete, tda_listing)
     plan = Plan(source, names, orders, order, tune_on, views, stream_views, fallback)
-    _stop_at(plan.problems())
+    _stop_at(plan.problems(), on_disk=benchmark != "icons")
+    _say_found(plan)
     if encoder is None:
         encoder = open_encoder(model, pretrained, device, precision, threads)
     tunable = None
@@ -158,6 +205,8 @@ def bench_(
         say_broken({f"{name}: {key}": why for (name, key), why in folder.broken.items()})
     for table in tables(records):
         out.print(*_tables.drawn(table, out.width), sep="\n")
+    for line in _partial(records):
+        err.print(f"[bold yellow]{shown(line)}[/]", soft_wrap=True, highlight=False)
     out.print(f"{len(records)} records in {output / 'records'}", soft_wrap=True, highlight=False)
 
 
@@ -183,11 +232,50 @@ def _methods(methods: str | None, views: int) -> tuple[str, ...]:
     return (*_STREAMING, *(fitting if views > 1 else []))
 
 
-def _stop_at(problems: list[str]) -> None:
+def _refuse(sentence: str, options: dict[str, object]) -> None:
+    """An option that would be ignored is a misunderstanding."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ValueError(sentence.format(name))
+
+
+def _stop_at(problems: list[str], *, on_disk: bool) -> None:
     """All problems at once: nobody wants to find them one run after the other."""
     if not problems:
         return
     err.print(f"[bold red]error:[/] {len(problems)} problems, nothing was encoded:")
     for problem in problems:
         err.print(f"  {escape(problem)}", soft_wrap=True, highlight=False)
+    if on_disk:
+        err.print("--datasets leaves sets out, --incomplete goes on without missing images")
     raise typer.Exit(2)
+
+
+def _say_found(plan: Plan) -> None:
+    """What is unusual about the images, and no reason to stop."""
+    for dataset, split in plan.all_needed():
+        census = plan.source.census(dataset, split)
+        for remark in census.remarks:
+            err.print(f"[yellow]{shown(remark)}[/]", soft_wrap=True, highlight=False)
+        if split != "test" or census.expected is None:
+            continue
+        there = len(plan.source.images(dataset, split))
+        if there < census.expected:
+            line = _of_all(dataset, there, census.expected)
+            err.print(f"[bold yellow]{line}[/]", soft_wrap=True, highlight=False)
+
+
+def _of_all(name: str, there: int, expected: int) -> str:
+    return f"{name}: {there} of {expected} images, not the literature's split"
+
+
+def _partial(records: list[Record]) -> list[str]:
+    """A line for each set that was not scored whole."""
+    lines = []
+    for record in records:
+        name, there, left_out = record["dataset"], record["samples"], record["left_out"]
+        if left_out and record["expected"] is not None:
+            lines.append(_of_all(name, there, record["expected"]))
+        elif left_out:
+            lines.append(f"{name}: {left_out} images left out, {there} scored")
+    return list(dict.fromkeys(lines))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -38,10 +38,22 @@ class Facts:
 
 
 class Survey(NamedTuple):
-    """What was found on disk: the images that are there, if any, and all that is wrong."""
+    """What was found on disk: the images that are there, if any, and a sentence for each finding.
+
+    Attributes
+    ----------
+    problems
+        What makes labels or counts wrong.
+    gaps
+        What is only missing: the other images can be scored, if it is said that they are not all.
+    remarks
+        What does no harm.
+    """
 
     image_set: ImageSet | None
-    problems: list[str]
+    problems: Sequence[str]
+    gaps: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
 
 class ImageNetClass(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -21,15 +22,26 @@ def is_image(name: str) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
-def entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the folders and of the files in a folder, each sorted, hidden ones apart."""
-    folders: list[str] = []
-    files: list[str] = []
-    with os.scandir(folder) as found:
-        for entry in found:
-            if not entry.name.startswith("."):
-                (folders if entry.is_dir() else files).append(entry.name)
-    return sorted(folders), sorted(files)
+class Entries(NamedTuple):
+    """What is in a folder, by name, hidden things apart."""
+
+    folders: list[str]
+    files: list[str]
+    dangling: list[str]  # links that lead nowhere
+
+
+def entries(folder: Path) -> Entries:
+    """What is in a folder, each kind sorted."""
+    found = Entries([], [], [])
+    with os.scandir(folder) as inside:
+        for entry in inside:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                found.folders.append(entry.name)
+            else:
+                (found.files if _leads_somewhere(entry) else found.dangling).append(entry.name)
+    return Entries(*map(sorted, found))
 
 
 def by_folder(keys: Iterable[str]) -> dict[str, list[str]]:
@@ -41,13 +53,26 @@ def by_folder(keys: Iterable[str]) -> dict[str, list[str]]:
 
 
 def present(root: Path, keys: Iterable[str]) -> set[str]:
-    """Those of `keys`, paths below `root`, that exist: one listing a folder, no call a file."""
+    """Those of `keys`, paths below `root`, that exist: one listing a folder, no call a file.
+
+    Links are followed: one that leads nowhere is not there.
+    """
     there: set[str] = set()
     for folder, inside in by_folder(keys).items():
         if (root / folder).is_dir():
-            names = set(os.listdir(root / folder))
+            with os.scandir(root / folder) as listed:
+                names = {entry.name for entry in listed if _leads_somewhere(entry)}
             there.update(key for key in inside if PurePosixPath(key).name in names)
     return there
+
+
+def text_lines(file: Path) -> list[str]:
+    """The lines of a text file that say something; a file in another encoding is named."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 text") from error
+    return [line for line in lines if line.strip()]
 
 
 def some(names: Sequence[str]) -> str:
@@ -73,3 +98,7 @@ def absent_classes(labels: Iterable[int], class_names: Sequence[str], split: str
     if not absent:
         return []
     return [f"no {split} image of {len(absent)} of {len(class_names)} classes: {some(absent)}"]
+
+
+def _leads_somewhere(entry: os.DirEntry[str]) -> bool:
+    return not entry.is_symlink() or os.path.exists(entry.path)

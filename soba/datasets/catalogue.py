@@ -35,6 +35,7 @@ def load(
     split: str = "test",
     *,
     check: bool | Literal["warn"] = True,
+    incomplete: bool = False,
     tda_listing: bool = False,
 ) -> ImageSet:
     """A data set from the folder that holds all of them.
@@ -52,30 +53,61 @@ def load(
         What happens where classes, labels, counts or files are not those of the literature: True
         raises a ValueError that lists the differences, "warn" warns, False is silent; both go on
         with the images that are there. Images are listed, not opened.
+    incomplete
+        Missing images are no difference; wrong labels, names or folders still are.
     tda_listing
         Drop the images whose names contain "sh", as the official TDA does (ImageNet-A, -V2, -R and
         -Sketch).
     """
     if check not in (True, False, "warn"):
         raise ValueError(f"check must be True, 'warn' or False, not {check!r}")
-    image_set, problems = _survey(name, root, split, tda_listing)
+    found = survey(name, root, split, tda_listing=tda_listing)
+    image_set, problems = found.image_set, _wrong(found, incomplete)
     listed = "".join(f"\n  {problem}" for problem in problems)
     if image_set is None:
         raise ValueError(f"{name}: no {split} images found{listed}")
-    if problems and check == "warn":
-        warnings.warn(f"{name}: going on with {len(image_set)} images{listed}", stacklevel=2)
-    elif problems and check:
+    if problems and check is True:
+        way_on = "check='warn'" if found.problems else "incomplete=True"
         raise ValueError(
             f"{name}: the {split} split is not that of the literature "
-            f"(check='warn' goes on with the {len(image_set)} images that are there){listed}"
+            f"({way_on} goes on with the {len(image_set)} images that are there){listed}"
         )
-    called = image_set.name if split == "test" else f"{image_set.name}-{split}"
-    return dataclasses.replace(image_set, name=called, templates=templates_for(name))
+    said = [*problems, *found.remarks]
+    if said and check:
+        listed = "".join(f"\n  {line}" for line in said)
+        warnings.warn(f"{name}: going on with {len(image_set)} images{listed}", stacklevel=2)
+    return image_set
 
 
-def check(name: str, root: str | os.PathLike[str], split: str = "test") -> list[str]:
-    """What is wrong with a data set on disk, one sentence each; empty if nothing is."""
-    return _survey(name, root, split).problems
+def check(
+    name: str, root: str | os.PathLike[str], split: str = "test", *, incomplete: bool = False
+) -> list[str]:
+    """What is wrong with a data set on disk, one sentence each; empty if nothing is.
+
+    `incomplete`: missing images are not wrong, as long as there are some.
+    """
+    return _wrong(survey(name, root, split), incomplete)
+
+
+def survey(
+    name: str, root: str | os.PathLike[str], split: str = "test", *, tda_listing: bool = False
+) -> Survey:
+    """All that a look at the disk tells of a data set: :func:`load` and :func:`check` in one."""
+    found = _survey(name, root, split, tda_listing)
+    if found.image_set is None:
+        return found
+    called = found.image_set.name if split == "test" else f"{found.image_set.name}-{split}"
+    images = dataclasses.replace(found.image_set, name=called, templates=templates_for(name))
+    return found._replace(image_set=images)
+
+
+def expected(name: str, split: str = "test") -> int | None:
+    """How many images the literature's split has, where that is known.
+
+    >>> expected("imagenet-sketch"), expected("food101", "train")
+    (50889, None)
+    """
+    return _facts(name).sizes[split]
 
 
 def class_names(name: str) -> tuple[str, ...]:
@@ -95,9 +127,11 @@ def templates_for(name: str) -> tuple[str, ...]:
     return prompts.templates(name)
 
 
-def _survey(
-    name: str, root: str | os.PathLike[str], split: str, tda_listing: bool = False
-) -> Survey:
+def _wrong(found: Survey, incomplete: bool) -> list[str]:
+    return [*found.problems, *(() if incomplete else found.gaps)]
+
+
+def _survey(name: str, root: str | os.PathLike[str], split: str, tda_listing: bool) -> Survey:
     facts = _facts(name)
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")

@@ -18,7 +18,15 @@ from typing import NamedTuple
 import numpy as np
 
 from soba.datasets._facts import SPLITS, Facts, Survey, as_spoken, coop_class_names
-from soba.datasets._listing import absent_classes, by_folder, entries, is_image, present, some
+from soba.datasets._listing import (
+    absent_classes,
+    by_folder,
+    entries,
+    is_image,
+    present,
+    some,
+    text_lines,
+)
 from soba.datasets.base import ImageSet
 
 
@@ -48,15 +56,17 @@ def survey(facts: Facts, root: Path, split: str) -> Survey:
         times = Counter(item.key for item in splits[split])
         twice = [key for key in times if times[key] > 1]
         problems.append(f"{source}: {split} images listed twice: {some(twice)}")
+    gaps: list[str] = []
     expected = facts.sizes[split]
     if expected is not None and len(items) != expected:
-        problems.append(f"{source}: lists {len(items)} {split} images, not {expected}")
+        said = f"{source}: lists {len(items)} {split} images, not {expected}"
+        (gaps if len(items) < expected else problems).append(said)
     there = present(images, (item.key for item in items))
-    problems += _missing(images, items, there, splits)
+    gaps += _missing(images, items, there, splits)
     items = [item for item in items if item.key in there]
     if not items:
-        return Survey(None, problems)
-    problems += absent_classes((item.label for item in items), class_names, split)
+        return Survey(None, problems + gaps)
+    gaps += absent_classes((item.label for item in items), class_names, split)
     image_set = ImageSet(
         facts.name,
         tuple(as_spoken(name) for name in class_names),
@@ -64,7 +74,7 @@ def survey(facts: Facts, root: Path, split: str) -> Survey:
         np.array([item.label for item in items], np.int64),
         root=images,
     )
-    return Survey(image_set, problems)
+    return Survey(image_set, problems, gaps)
 
 
 def _read_json(source: Path, split: str) -> dict[str, list[Item]]:
@@ -102,7 +112,7 @@ def _read_aircraft(source: Path, split: str) -> dict[str, list[Item]]:
 def _lines(file: Path) -> list[str]:
     if not file.is_file():
         raise ValueError(f"{file}: not found")
-    return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return text_lines(file)
 
 
 def _names(
@@ -143,7 +153,7 @@ def _missing(
     listed = {item.key for lines in splits.values() for item in lines}
     strangers = []
     for folder in groups.keys() - set(folders):
-        keys = (str(PurePosixPath(folder) / name) for name in entries(images / folder)[1])
+        keys = (str(PurePosixPath(folder) / name) for name in entries(images / folder).files)
         strangers += [key for key in keys if is_image(key.rpartition("/")[2]) and key not in listed]
     if strangers:
         problems.append(

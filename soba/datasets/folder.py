@@ -55,10 +55,10 @@ def from_folder(
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root}: not a folder")
-    folders, files = entries(root)
+    folders, files, dangling = entries(root)
     inside = {name: _below(root / name, name) for name in folders}
     inside = {name: keys for name, keys in inside.items() if keys}
-    loose = [name for name in files if is_image(name)]
+    loose = [name for name in sorted(files + dangling) if is_image(name)]
     if labelled is None:
         if inside and loose:
             raise ValueError(
@@ -91,9 +91,14 @@ def from_csv(
     table = Path(file)
     if not table.is_file():
         raise ValueError(f"{table}: not found")
-    with table.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.DictReader(lines)
-        columns, rows = reader.fieldnames or [], list(reader)
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines)
+            columns, rows = reader.fieldnames or [], list(reader)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{table}: not UTF-8 text") from error
+    except csv.Error as error:
+        raise ValueError(f"{table}: not a table ({error})") from error
     if "path" not in columns:
         raise ValueError(f"{table}: needs a column 'path', has {', '.join(columns) or 'none'}")
     base = table.parent if root is None else Path(root)
@@ -147,9 +152,12 @@ def _image_set(
 
 
 def _below(folder: Path, name: str) -> list[str]:
-    """Images at any depth below a folder, as keys that start with `name`."""
-    folders, files = entries(folder)
-    keys = [f"{name}/{file}" for file in files if is_image(file)]
+    """Images at any depth below a folder, as keys that start with `name`.
+
+    A link that leads nowhere is among them: whoever reads it will say that it cannot be read.
+    """
+    folders, files, dangling = entries(folder)
+    keys = [f"{name}/{file}" for file in sorted(files + dangling) if is_image(file)]
     for deeper in folders:
         keys += _below(folder / deeper, f"{name}/{deeper}")
     return keys
@@ -163,7 +171,14 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 def _match(root: Path, folders: list[str], class_names: Sequence[str]) -> list[str]:
     """The folder of each class, in the order of the classes."""
-    by_words = {as_spoken(folder).lower(): folder for folder in folders}
+    by_words: dict[str, str] = {}
+    for folder in folders:
+        words = as_spoken(folder).lower()
+        if words in by_words:
+            raise ValueError(
+                f"{root}: two folders of one class {words!r}: {by_words[words]!r}, {folder!r}"
+            )
+        by_words[words] = folder
     wanted = [as_spoken(name).lower() for name in class_names]
     unknown = [folder for words, folder in by_words.items() if words not in set(wanted)]
     if not unknown:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from soba.datasets._facts import Facts, ImageNetClass, Survey, imagenet_classes
-from soba.datasets._listing import entries, is_image, some
+from soba.datasets._listing import Entries, entries, is_image, some, text_lines
 from soba.datasets.base import ImageSet
 
 _EVEN = ("imagenet", "imagenet-v2")  # the same number of test images in every class
@@ -34,29 +34,34 @@ def survey(facts: Facts, root: Path, split: str, *, tda_listing: bool = False) -
         return Survey(None, [f"{root}: has no folder {' or '.join(places)}"])
     folder, classes = root / place, imagenet_classes(facts.name)
     names = folder_names(facts.name)
-    folders, loose = entries(folder)
-    there = set(folders)
-    files = [entries(folder / name)[1] if name in there else [] for name in names]
-    images = [[file for file in inside if is_image(file)] for inside in files]
+    folders, loose, _ = entries(folder)
+    there, nothing = set(folders), Entries([], [], [])
+    inside = {name: entries(folder / name) if name in there else nothing for name in names}
+    images = [[file for file in found.files if is_image(file)] for found in inside.values()]
     problems = _unknown_folders(facts.name, folder, folders, loose)
     problems += _order_of_files(folder, names, classes, images)
     if facts.name == "imagenet-v2":
         problems += _order_of_list(root / Path(place).parts[0] / "classnames.txt")
-    problems += _counts(facts, folder, split, images)
+    too_many, gaps = _counts(facts, folder, split, images)
+    problems += too_many
+    dangling = [f"{name}/{file}" for name in names for file in inside[name].dangling]
+    if dangling:
+        gaps.append(f"{folder}: links that lead nowhere: {some(dangling)}")
     others = [
-        f"{name}/{file}" for name, inside in zip(names, files, strict=True) for file in inside
+        f"{name}/{file}" for name in names for file in inside[name].files if not is_image(file)
     ]
-    others = [key for key in others if not is_image(key.rpartition("/")[2])]
-    if others:
-        problems.append(f"{folder}: files without an image's name: {some(others)}")
+    remarks: list[str] = []
+    if others:  # where images are missing, these may be the missing ones renamed
+        said = f"{folder}: files without an image's name: {some(others)}"
+        (gaps if gaps else remarks).append(said)
     pairs = [
         (f"{name}/{file}", label)
-        for label, (name, inside) in enumerate(zip(names, images, strict=True))
-        for file in inside
+        for label, (name, kept) in enumerate(zip(names, images, strict=True))
+        for file in kept
         if not (tda_listing and "sh" in file)
     ]
     if not pairs:
-        return Survey(None, problems)
+        return Survey(None, problems + gaps)
     image_set = ImageSet(
         f"{facts.name}-tda-listing" if tda_listing else facts.name,
         tuple(row.name for row in classes),
@@ -64,7 +69,7 @@ def survey(facts: Facts, root: Path, split: str, *, tda_listing: bool = False) -
         np.array([label for _, label in pairs], np.int64),
         root=folder,
     )
-    return Survey(image_set, problems)
+    return Survey(image_set, problems, gaps, remarks)
 
 
 def folder_names(name: str) -> list[str]:
@@ -140,8 +145,10 @@ def _order_of_list(file: Path) -> list[str]:
     """CoOp and TDA name V2's folder "i" after line i of classnames.txt, where there is one."""
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").split("\n")
-    listed = [line.split()[0] for line in lines if line.strip()]
+    try:
+        listed = [line.split()[0] for line in text_lines(file)]
+    except ValueError as error:
+        return [str(error)]
     wnids = [row.wnid for row in imagenet_classes()]
     if listed == wnids:
         return []
@@ -152,8 +159,12 @@ def _order_of_list(file: Path) -> list[str]:
     return [f"{file}: the classes are not ImageNet's 1,000 in label order ({where})"]
 
 
-def _counts(facts: Facts, folder: Path, split: str, images: Sequence[Sequence[str]]) -> list[str]:
-    problems = []
+def _counts(
+    facts: Facts, folder: Path, split: str, images: Sequence[Sequence[str]]
+) -> tuple[list[str], list[str]]:
+    """Where there are too many images, and where too few."""
+    many: list[str] = []
+    few: list[str] = []
     names, classes = folder_names(facts.name), imagenet_classes(facts.name)
     empty = [
         f"{name} ({row.name})"
@@ -161,20 +172,22 @@ def _counts(facts: Facts, folder: Path, split: str, images: Sequence[Sequence[st
         if not inside
     ]
     if empty:
-        problems.append(
+        few.append(
             f"{folder}: {len(empty)} of {len(names)} classes missing or empty: {some(empty)}"
         )
     total, expected = sum(map(len, images)), facts.sizes[split]
     if expected is None:
-        return problems
+        return many, few
     if total != expected:
-        problems.append(f"{folder}: holds {total} images, not {expected}")
-    each = expected // facts.classes
-    uneven = [
-        f"{name} ({len(inside)})"
-        for name, inside in zip(names, images, strict=True)
-        if inside and len(inside) != each
-    ]
-    if facts.name in _EVEN and uneven:
-        problems.append(f"{folder}: classes that have not {each} images: {some(uneven)}")
-    return problems
+        said = f"{folder}: holds {total} images, not {expected}"
+        (few if total < expected else many).append(said)
+    if facts.name in _EVEN:
+        each = expected // facts.classes
+        sizes = dict(zip(names, map(len, images), strict=True))
+        over = [f"{name} ({size})" for name, size in sizes.items() if size > each]
+        under = [f"{name} ({size})" for name, size in sizes.items() if 0 < size < each]
+        if over:
+            many.append(f"{folder}: classes that have more than {each} images: {some(over)}")
+        if under:
+            few.append(f"{folder}: classes that have fewer than {each} images: {some(under)}")
+    return many, few

@@ -1,16 +1,18 @@
 """The grid: cells, what they are made of, and that nothing is done twice."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
-from colours import ColourEncoder, Colours
+from colours import ColourEncoder, Colours, Patches
 
 import soba
 from soba.bench.evaluate import evaluate
 from soba.bench.feature_folder import FeatureFolder
 from soba.bench.grid import Grid
 from soba.bench.plan import Plan
+from soba.bench.sources import Census
 
 METHODS = ("zero-shot", "ncm", "tda", "soba+")
 
@@ -48,6 +50,13 @@ def test_one_record_a_cell_with_all_that_readers_need(tmp_path):
     assert record["view_policy"] == "one view"
     assert len(record["accuracy_over_stream"]) == 20
     assert np.mean(record["accuracy_over_stream"]) == pytest.approx(record["accuracy"], abs=3)
+    assert (record["joined"], record["shots"], record["listing"]) == (None, None, None)
+    assert (record["left_out"], record["expected"]) == (0, 8 * 12)
+    assert (record["device"], record["precision"], record["dtype"]) == ("cpu", "fp32", "float16")
+    assert record["cpus"] >= 1
+    assert {"python", "numpy", "soba-tta", "pillow"} <= record["versions"].keys()
+    assert len({r["identity"] for r in records}) == 3 * 4  # seeds share one
+    assert all(int(r["identity"], 16) for r in records)
     [features] = (tmp_path / "features").glob("plain-*.safetensors")
     [same] = evaluate(soba.FeatureSet.load(features), ["ncm"], orders=1)
     assert record["accuracy"] == same["accuracy"]  # shuffled is evaluate's own order
@@ -84,9 +93,19 @@ def test_other_settings_are_other_files(tmp_path):
 def test_a_damaged_record_is_named(tmp_path):
     make(tmp_path, ("zero-shot",)).run()
     path = next((tmp_path / "records").iterdir())
-    path.write_text("{")
-    with pytest.raises(ValueError, match=f"{path.name}: not a record"):
-        make(tmp_path, ("zero-shot",)).run()
+    for damaged in ("{", "{}", '{"accuracy": 90.0}', "[]"):
+        path.write_text(damaged)
+        with pytest.raises(ValueError, match=rf"{path.name}: not a record.*remove it to run"):
+            make(tmp_path, ("zero-shot",)).run()
+
+
+@pytest.mark.parametrize("damaged", ["{}", '{"alpha": null}', '{"alpha": "much"}', "", "[]"])
+def test_a_damaged_search_is_named(tmp_path, damaged):
+    make(tmp_path, ("ncm",), orders=1, tune_on="plain").run()
+    [path] = (tmp_path / "tuning").iterdir()
+    path.write_text(damaged)
+    with pytest.raises(ValueError, match=rf"{path.name}: .*remove it to search again"):
+        make(tmp_path, ("ncm",), tune_on="plain").run()
 
 
 def test_two_runs_at_once_do_not_meet(tmp_path):
@@ -109,11 +128,77 @@ def test_all_domains_as_one_stream(tmp_path, order):
         assert np.average(list(scores.values()), weights=[8, 8, 4]) == pytest.approx(
             record["accuracy"]
         )
+    assert {tuple(record["joined"]) for record in records} == {("few", "noisy", "plain")}
+    assert {record["expected"] for record in records} == {12 * (8 + 8 + 4)}
     # Zero-shot: a domain by itself has the same answers, where it has the same classes.
     alone = make(tmp_path, ("zero-shot",)).run()
     by_name = {record["dataset"]: record["accuracy"] for record in alone}
     assert records[0]["accuracy_per_domain"]["noisy"] == by_name["noisy"]
     assert records[0]["accuracy_per_domain"]["few"] <= by_name["few"]
+
+
+def test_joined_streams_of_other_sets_are_other_cells(tmp_path):
+    class TwoDomains(Colours):
+        datasets = ("plain", "noisy")
+
+    whole = make(tmp_path, ("zero-shot",), order="mixed").run()
+    part = make(tmp_path, ("zero-shot",), order="mixed", source=TwoDomains()).run()
+    assert [record["joined"] for record in part] == [["noisy", "plain"]] * 2
+    assert {r["dataset"] for r in whole + part} == {"colours-all"}
+    assert not {r["identity"] for r in whole} & {r["identity"] for r in part}
+    assert len(list((tmp_path / "records").iterdir())) == 4
+
+
+class Torn(Colours):
+    """A source some of whose plain patches cannot be read; two more are missing altogether."""
+
+    torn = (3, 5)
+
+    def images(self, dataset, split):
+        found = super().images(dataset, split)
+        if (dataset, split) != ("plain", "test"):
+            return found
+        torn = self.torn
+
+        class TornPatches(Patches):
+            def image(self, index):
+                if index in torn:
+                    raise OSError(f"patch {index} is torn")
+                return super().image(index)
+
+        return TornPatches(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)})
+
+    def census(self, dataset, split):
+        return Census(expected=98) if dataset == "plain" else super().census(dataset, split)
+
+
+def test_images_left_out_are_counted_and_named_on_every_run(tmp_path):
+    class Mended(Torn):
+        torn = (5,)
+
+    def run(source, encoder=None):
+        grid = make(tmp_path, ("zero-shot", "ncm"), source=source, encoder=encoder)
+        work, done = grid.work(), []
+        records = grid.run(lambda what, amount: done.append(amount))
+        assert sum(done) == work
+        broken = {key for _, key in grid.folder.broken}
+        return [r for r in records if r["dataset"] == "plain"], broken
+
+    first, broken = run(Torn())
+    assert broken == {"3.png", "5.png"}
+    assert {(r["samples"], r["left_out"], r["expected"]) for r in first} == {(94, 4, 98)}
+    encoder = ColourEncoder()
+    again, broken = run(Torn(), encoder)
+    assert (again, broken) == (first, {"3.png", "5.png"})
+    assert encoder.images_encoded == 0
+    # One of them can be read now: the file is made anew, and so are the cells that were made of it.
+    mended, broken = run(Mended(), encoder)
+    assert {(r["samples"], r["left_out"], r["expected"]) for r in mended} == {(95, 3, 98)}
+    assert broken == {"5.png"}
+    assert encoder.images_encoded == 1 + 95  # tried, then all
+    assert not {r["identity"] for r in mended} & {r["identity"] for r in first}
+    assert len(list((tmp_path / "records").iterdir())) == 3 * 2 * 2
+    assert run(Mended()) == (mended, {"5.png"})
 
 
 def test_few_shot_methods_get_the_train_set_under_their_own_labels(tmp_path):
@@ -122,6 +207,7 @@ def test_few_shot_methods_get_the_train_set_under_their_own_labels(tmp_path):
     for dataset in ("plain", "noisy", "few"):
         assert score[dataset, "gda"] > score[dataset, "zero-shot"]
     assert len(list((tmp_path / "features").glob("*-train-*.safetensors"))) == 1
+    assert {(r["method"], r["shots"]) for r in records} == {("zero-shot", None), ("gda", 12)}
 
 
 def test_methods_on_views_and_on_prompts(tmp_path):

@@ -90,6 +90,8 @@ def test_aircraft_names_what_is_wrong(tmp_path, pictures):
     (folder / "variants.txt").write_text("\n".join(variants[1:]))
     [problem] = check("aircraft", tmp_path)
     assert "'707-320' is not among the classes of variants.txt" in problem
+    (folder / "variants.txt").write_bytes(b"caf\xe9\n")
+    assert check("aircraft", tmp_path) == [f"{folder / 'variants.txt'}: not UTF-8 text"]
     (folder / "variants.txt").unlink()
     [problem] = check("aircraft", tmp_path)
     assert problem.endswith("variants.txt: not found")
@@ -109,6 +111,31 @@ def test_a_missing_class_is_named(dtd, no_image_is_opened):
         found = load("dtd", root, check="warn")
     assert len(found.class_names) == 47
     assert sorted(set(found.labels.tolist())) == list(range(1, 47))
+
+
+def test_an_incomplete_set_is_loaded_when_asked_for(dtd, no_image_is_opened):
+    root, images, splits = dtd
+    (images / splits["test"][0][0]).unlink()
+    linked = images / splits["test"][1][0]
+    linked.unlink()
+    linked.symlink_to(root / "nowhere.jpg")
+    [problem] = check("dtd", root)
+    assert f"2 of 1692 images missing: {splits['test'][0][0]}, {splits['test'][1][0]}" in problem
+    assert check("dtd", root, incomplete=True) == []
+    assert len(load("dtd", root, incomplete=True)) == 1690
+    splits["test"][2][2] = "bandaged"
+    (root / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(splits))
+    [problem] = check("dtd", root, incomplete=True)
+    assert "label 0 is 'bandaged', not 'banded'" in problem
+
+
+def test_a_split_of_more_images_than_it_has_is_no_incomplete_one(dtd):
+    root, images, splits = dtd
+    shutil.copy(images / splits["test"][0][0], images / "more.jpg")
+    splits["test"].append(["more.jpg", 0, "banded"])
+    (root / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(splits))
+    [problem] = check("dtd", root, incomplete=True)
+    assert "lists 1693 test images, not 1692" in problem
 
 
 def test_renamed_files_are_named(dtd, no_image_is_opened):

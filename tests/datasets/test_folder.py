@@ -37,6 +37,17 @@ def test_given_names_decide_the_order_and_may_have_no_images(pets):
         load_images(pets, ["cat", "dog"])
 
 
+def test_two_folders_of_one_class_are_both_named(tmp_path, pictures):
+    pictures.put_all(tmp_path / "food", ["hot_dog/a.png", "Hot dog/b.png", "cat/c.png"])
+    with pytest.raises(ValueError, match="folders of one class 'hot dog': 'Hot dog', 'hot_dog'"):
+        load_images(tmp_path / "food", ["hot dog", "cat"])
+
+
+def test_links_that_lead_nowhere_are_listed_so_that_they_can_be_reported(pets):
+    (pets / "cat" / "d.png").symlink_to(pets / "gone.png")
+    assert "cat/d.png" in load_images(pets).keys
+
+
 def test_folders_that_are_numbers_are_ordered_as_numbers(tmp_path, pictures):
     pictures.put_all(tmp_path / "n", [f"{i}/a.png" for i in range(12)])
     assert load_images(tmp_path / "n").keys[:3] == ("0/a.png", "1/a.png", "2/a.png")
@@ -124,6 +135,16 @@ def test_a_table_without_labels_and_with_a_root(table, pets, tmp_path):
 def test_a_wrong_table_is_refused(table, text, names, message):
     with pytest.raises(ValueError, match=message):
         load_images(table(text), names)
+
+
+def test_a_table_that_is_no_text_is_named(pets):
+    file = pets / "list.csv"
+    file.write_bytes("path,label\ncat/c.webp,Käse\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"list\.csv: not UTF-8 text"):
+        load_images(file)
+    file.write_text("path,label\ncat/c.webp,cat\n" + "x" * 200_000)
+    with pytest.raises(ValueError, match=r"list\.csv: not a table \(field larger"):
+        load_images(file)
 
 
 def test_lists_and_patterns(pets):

@@ -102,6 +102,8 @@ def test_v2_class_list_in_string_order_is_named(tmp_path, pictures):
     assert problem.startswith(f"{file}: the classes are in string order (0, 1, 10, ")
     [problem] = problems_of([*lines[:7], *lines[8:]])
     assert "not ImageNet's 1,000 in label order (first in line 8)" in problem
+    file.write_bytes(b"n01440764 t\xeanch\n")
+    assert f"{file}: not UTF-8 text" in check("imagenet-v2", tmp_path)
     [problem] = problems_of(lines[:900])
     assert "(900 lines)" in problem
 
@@ -172,13 +174,53 @@ def test_renamed_files_and_wrong_folders(tmp_path, pictures):
     assert "992 of 1000 classes missing or empty" in problems
 
 
+def test_a_stray_file_is_remarked_upon_and_stops_nothing(tmp_path, pictures):
+    place = imagenet_tree(tmp_path, pictures, "imagenet-a")
+    (place / folder_names("imagenet-a")[0] / "Thumbs.db").write_text("left by Windows")
+    (place / folder_names("imagenet-a")[1] / ".DS_Store").write_text("left by a Mac")
+    assert check("imagenet-a", tmp_path) == []
+    with pytest.warns(UserWarning, match=r"files without an image's name: n01498041/Thumbs.db$"):
+        assert len(load("imagenet-a", tmp_path)) == 7500
+
+
+def test_a_missing_image_can_be_done_without(tmp_path, pictures):
+    place = imagenet_tree(tmp_path, pictures, "imagenet-a")
+    folder = place / folder_names("imagenet-a")[0]
+    first, second = sorted(folder.iterdir())[:2]
+    first.unlink()
+    second.unlink()
+    second.symlink_to(tmp_path / "nowhere.jpg")
+    problems = check("imagenet-a", tmp_path)
+    assert f"{place}: holds 7498 images, not 7500" in problems
+    assert f"{place}: links that lead nowhere: {folder.name}/{second.name}" in problems
+    assert check("imagenet-a", tmp_path, incomplete=True) == []
+    assert len(load("imagenet-a", tmp_path, incomplete=True)) == 7498
+    with pytest.raises(ValueError, match=r"incomplete=True goes on with the 7498 images"):
+        load("imagenet-a", tmp_path)
+
+
+def test_what_is_wrong_stays_wrong_in_an_incomplete_set(tmp_path, pictures):
+    place = imagenet_tree(tmp_path, pictures, "imagenet-v2", images=20, folders=list("01"))
+    pictures.put(place / "1" / f"{WNIDS[7]}_0.JPEG")
+    problems = check("imagenet-v2", tmp_path, incomplete=True)
+    assert len(problems) == 2
+    assert "files named after another class" in problems[0]
+    assert problems[1] == f"{place}: classes that have more than 10 images: 1 (11)"
+    with pytest.raises(ValueError, match="files named after another class"):
+        load("imagenet-v2", tmp_path, incomplete=True)
+    (tmp_path / "none" / "imagenet-a").mkdir(parents=True)
+    assert (
+        "200 of 200 classes missing" in check("imagenet-a", tmp_path / "none", incomplete=True)[0]
+    )
+
+
 def test_uneven_classes_are_counted(tmp_path, pictures):
     place = imagenet_tree(tmp_path, pictures, "imagenet-v2", images=50, folders=list("01234"))
     (place / "3" / "image_3.JPEG").unlink()
     problems = check("imagenet-v2", tmp_path)
     assert problems[1:] == [
         f"{place}: holds 49 images, not 10000",
-        f"{place}: classes that have not 10 images: 3 (9)",
+        f"{place}: classes that have fewer than 10 images: 3 (9)",
     ]
 
 
