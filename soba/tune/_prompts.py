@@ -114,10 +114,11 @@ class Prompts:
         which, context = rows // len(openings), rows % len(openings)
         rest = self._embedded[which, openings.shape[1] : length]
         if read is None:
-            sentences = torch.cat([openings[context], rest], dim=1)
+            sentences = torch.cat([_rows(openings, context), rest], dim=1)
             encoded = self._tower.run(sentences, self._ends[which])
         else:
-            encoded = self._tower.run(rest, self._ends[which], [seen[context] for seen in read])
+            begun = [_rows(seen, context) for seen in read]
+            encoded = self._tower.run(rest, self._ends[which], begun)
         return torch.nn.functional.normalize(encoded.float(), dim=-1)
 
     def _worded(self, opening: str, closing: str, names: Sequence[str]) -> tuple[Any, int]:
@@ -144,3 +145,10 @@ class Prompts:
             )
         start, rest = tokens[:, :1], tokens[:, 1 : length - count]
         return torch.cat([start, start.new_zeros(len(names), count), rest], dim=1)
+
+
+def _rows(table: Any, index: Any) -> Any:
+    """`table[index]`, but threads may sum the gradients of that in any order; these repeat."""
+    if len(table) == 1:
+        return table.expand(len(index), *table.shape[1:])
+    return table.index_select(0, index)
