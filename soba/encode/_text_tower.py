@@ -33,6 +33,8 @@ class TextTower:
         self._end = getattr(self._parts, "text_eos_id", getattr(self._parts, "eos_id", None))
         if self._pool not in ("argmax", "eos", "first", "last"):
             raise ValueError(f"text pooled by {self._pool!r} is not supported")
+        if self._pool == "first" and self.cuts:
+            raise ValueError("text is read at its start, where a causal mask lets no word through")
 
     def ends(self, tokens: Any) -> Any:
         """(m, L) tokens -> (m,) positions that the features are read from."""
@@ -42,6 +44,11 @@ class TextTower:
             return (tokens == self._end).int().argmax(dim=1)
         at = 0 if self._pool == "first" else tokens.shape[1] - 1
         return torch.full((len(tokens),), at, device=tokens.device)
+
+    @property
+    def reads_end(self) -> bool:
+        """Whether features are read at the end token, not at a fixed place."""
+        return self._pool in ("argmax", "eos")
 
     def embed(self, tokens: Any, ends: Any) -> Any:
         """(m, L) tokens -> (m, L', w) embeddings, cut behind the last end where that is allowed."""
@@ -61,11 +68,10 @@ class TextTower:
 
     @property
     def shares_openings(self) -> bool:
-        """Whether :meth:`read` works here: causal, of plain blocks, pooled behind the opening."""
+        """Whether :meth:`read` works here: causal, of plain blocks."""
         blocks = self._parts.transformer.resblocks
         return (
             self._parts.attn_mask is not None
-            and self._pool != "first"
             and all(type(block).__name__ == "ResidualAttentionBlock" for block in blocks)
             and self._parts.transformer.batch_first
         )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from soba.encode.openclip import OpenClip
-from soba.tune._torch import torch
+from soba.tune._torch import gradients, torch
 
 _AT_A_TIME = 1024 * 512 * 12  # states: of 1024 tokens in a ViT-B's text tower, half a gigabyte
 _ALIKE = 0.75  # of the longest prompt beside it: a shorter one runs apart, rather than be padded
@@ -36,6 +36,7 @@ class Prompts:
         Tokens; by default as many as keep the memory around half a gigabyte.
     """
 
+    @gradients()  # so that none of the tensors kept is of inference mode
     def __init__(
         self,
         encoder: OpenClip,
@@ -126,25 +127,40 @@ class Prompts:
         words = opening.strip()
         if not words:
             raise ValueError("the template needs words before its {}: they are what is tuned")
-        alone = self._encoder.tokens([words])[0]
-        count = int(alone.argmax()) - 1
-        tokens = self._encoder.tokens([f"{opening}{name}{closing}" for name in names])
+        tokens, _ = self._tokens([f"{opening}{name}{closing}" for name in names])
+        (alone,), (end,) = self._tokens([words])
+        count = int(end) - 1
         if not bool((tokens[:, 1 : 1 + count] == alone[1 : 1 + count]).all()):
             raise ValueError(f"the tokenizer joins {words!r} with the class names that follow")
         return tokens, count
 
     def _blank(self, closing: str, names: Sequence[str], count: int) -> Any:
         """Tokens of the class names with `count` places kept free in front of them."""
-        tokens = self._encoder.tokens([f"{name}{closing}" for name in names])
+        tokens, ends = self._tokens([f"{name}{closing}" for name in names])
         length = tokens.shape[1]
-        longest = int(tokens.argmax(dim=1).argmax())
-        if int(tokens[longest].argmax()) + count >= length:
+        longest = int(ends.argmax())
+        if int(ends[longest]) + count >= length:
             raise ValueError(
                 f"{count} context vectors and {names[longest]!r} "
                 f"do not fit into the {length} tokens of {self._encoder.name}"
             )
         start, rest = tokens[:, :1], tokens[:, 1 : length - count]
-        return torch.cat([start, start.new_zeros(len(names), count), rest], dim=1)
+        return torch.cat([start, start.expand(-1, count), rest], dim=1)  # it is no end token
+
+    def _tokens(self, texts: Sequence[str]) -> tuple[Any, Any]:
+        """(m, L) tokens, and (m,) places of the token that stands behind the words of each.
+
+        An empty text shows how the tokenizer begins and ends: only where a start token comes
+        first is the second place that of the first word.
+        """
+        tokens = self._encoder.tokens([*texts, ""])
+        start, end = tokens[-1, :2]
+        ended = torch.nn.functional.pad((tokens[:, 1:] == end).int(), (0, 1), value=1)
+        ends = 1 + ended.argmax(dim=1)  # behind the last place for a text that was cut
+        begun = bool((tokens[:, 0] == start).all()) and int(start) != int(end)
+        if not begun or (self._tower.reads_end and not ends.equal(self._tower.ends(tokens))):
+            raise ValueError(f"{self._encoder.name}: prompts need a tokenizer with a start token")
+        return tokens[:-1], ends[:-1]
 
 
 def _rows(table: Any, index: Any) -> Any:
