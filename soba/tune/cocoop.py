@@ -20,7 +20,7 @@ from soba.tune.coop import CoOp
 class CoCoOp(CoOp):
     """Conditional context optimisation: `fit(features, labels)`, then `with_classes`.
 
-    Parameters are those of :class:`CoOp`. Of views the first one, the image itself, is scored.
+    Parameters, and the view that is scored, are those of :class:`CoOp`.
     """
 
     name: ClassVar[str] = "cocoop"

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch, clip_logits
+from soba.adapt._arrays import Array, Batch
 from soba.adapt._few_shot import FewShotAdapter, NotFittedError
 from soba.adapt.base import positive, whole
 from soba.encode.openclip import OpenClip
 from soba.tune._base import TEMPLATE, PromptTuner
-from soba.tune._torch import torch
+from soba.tune._torch import gradients, torch
 from soba.tune._training import train
 
 
@@ -35,7 +35,8 @@ class CoOp(PromptTuner, FewShotAdapter):
     seed
         Of the random vectors and the order of samples.
 
-    The last epoch counts; `val` is not looked at. Views to score follow the rule of zero-shot CLIP.
+    The last epoch counts; `val` is not looked at. Of views the first one, the image itself, is
+    scored, as zero-shot CLIP does; training draws from all.
 
     With an encoder at hand::
 
@@ -82,6 +83,7 @@ class CoOp(PromptTuner, FewShotAdapter):
         """(n, d) features -> (n, C) logits under what is learned."""
         return self._logits(rows, self._prompts.features(learned["context"]))
 
+    @gradients()
     def _fit(self, rows: np.ndarray, targets: np.ndarray) -> None:
         learned = {name: t.requires_grad_() for name, t in self._beginning().items()}
         self.losses_ = train(
@@ -105,7 +107,8 @@ class CoOp(PromptTuner, FewShotAdapter):
 
     def _predict(self, batch: Batch) -> Array:
         self._require_fit()
-        return clip_logits(batch, self._mirror("tuned text", self._tuned_text, batch))[1]
+        images = batch.x[:, 0, :] if batch.views else batch.x
+        return images @ self._mirror("tuned text", self._tuned_text, batch).T
 
     def _require_fit(self) -> None:
         if self.tuned_on_ is None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from soba.adapt._few_shot import NotFittedError
+from soba.adapt.zero_shot import ZeroShot
 from soba.tune._training import rate
 from soba.tune.cocoop import CoCoOp
 from soba.tune.coop import CoOp
@@ -76,6 +77,17 @@ def test_views_are_drawn_from(encoder, names, support):
     varied = views + 0.1 * np.random.default_rng(0).normal(size=views.shape).astype(np.float32)
     other = CoOp(encoder, names, epochs=2).fit(varied, labels)
     assert one.losses_ != other.losses_
+
+
+@pytest.mark.parametrize("cls", [CoOp, CoCoOp])
+def test_of_views_the_image_is_scored_as_zero_shot_does(cls, encoder, names, support, views):
+    tuner = cls(encoder, names, batch_size=5, epochs=2).fit(*support)
+    for kind in (np.asarray, torch.asarray):
+        np.testing.assert_array_equal(
+            np.asarray(tuner.predict(kind(views))), np.asarray(tuner.predict(kind(views[:, 0])))
+        )
+    clip = ZeroShot(tuner.text_features, scale=tuner.scale)
+    np.testing.assert_array_equal(clip.predict(views), clip.predict(views[:, 0]))
 
 
 def test_what_is_missing_is_said(encoder, names, support, views):
