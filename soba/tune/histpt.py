@@ -11,8 +11,9 @@ the prompt it has just tuned.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,8 +22,11 @@ from soba.adapt._ids import IdSet
 from soba.adapt.base import positive, whole
 from soba.encode.openclip import OpenClip
 from soba.tune._base import TEMPLATE, PromptTuner, entropies, surest
-from soba.tune._torch import torch
+from soba.tune._torch import gradients, plain, torch
 from soba.tune.tpt import share
+
+_BANKS = ("local", "hard", "overall", "entropies")  # arrays of the banks
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
 
 
 class Banks:
@@ -69,7 +73,8 @@ class HisTPT(PromptTuner):
     capacity
         Entries of the local and of the hard bank.
     hardest
-        How many local entries, those of the highest entropies, make one entry of the hard bank.
+        How many local entries, those of the highest entropies, make one entry of the hard bank;
+        `capacity` at most.
     momentum
         Of the slow mean.
     steps, learning_rate
@@ -77,12 +82,15 @@ class HisTPT(PromptTuner):
     selection
         Share of a sample's views to learn from, one at least: plain features will do.
 
+    With other classes the prompt, its moments and the ids of known samples stay; the banks, text
+    of the old classes, start over.
+
     `steps` + 1 passes of all C prompts and `steps` back, a sample; 2 capacity C d floats. `adapt`
     learns; `predict` scores view 0 with the prompt as it stands.
     """
 
     name: ClassVar[str] = "histpt"
-    needs: ClassVar[str] = "views, encoder with text gradients"
+    needs: ClassVar[str] = "features or views, encoder with text gradients"
     provenance: ClassVar[str] = "re-implementation from the paper"
 
     def __init__(
@@ -101,15 +109,20 @@ class HisTPT(PromptTuner):
         super().__init__(encoder, class_names, template)
         self.capacity = whole(capacity, "capacity")
         self.hardest = whole(hardest, "hardest")
+        if self.hardest > self.capacity:
+            raise ValueError(
+                f"hardest must be {self.capacity} at most, the capacity, not {self.hardest}"
+            )
         self.momentum = share(momentum, "momentum")
         self.steps = whole(steps, "steps")
         self.learning_rate = positive(learning_rate, "learning_rate")
         self.selection = share(selection, "selection")
         self._reset()
 
-    def fused(self, image: Any) -> Any:
+    def fused(self, image: Any, banks: Banks | None = None) -> Any:
         """(C,) logits of one (d,) image under the three prototypes, the surer the heavier."""
-        prototypes = torch.as_tensor(self.banks_.prototypes()).to(image.device)
+        banks = self.banks_ if banks is None else banks
+        prototypes = torch.as_tensor(banks.prototypes()).to(image.device)
         logits = self._logits(image, prototypes)  # (3, C)
         return torch.softmax(-entropies(logits), dim=0) @ logits
 
@@ -118,14 +131,15 @@ class HisTPT(PromptTuner):
         self._seen = IdSet()
         self._start(self._prompts.initial)
 
+    @gradients()
     def _start(self, context: Any) -> None:
         self._context = context.clone().requires_grad_()
         self._optimiser = torch.optim.AdamW([self._context], lr=self.learning_rate)
-        self._read_text()
+        self._text = self._text_of(self._context)  # (C, d) under the present prompt
 
-    def _read_text(self) -> None:
+    def _text_of(self, context: Any) -> Any:
         with torch.no_grad():
-            self._text = self._prompts.features(self._context)  # (C, d) under the present prompt
+            return self._prompts.features(context)
 
     def _predict(self, batch: Batch) -> Array:
         return self._back(batch, list(self._logits(self._views(batch)[:, 0], self._text)))
@@ -143,41 +157,50 @@ class HisTPT(PromptTuner):
             rows.append(self._logits(views[0], self._text))
         return self._back(batch, rows)
 
+    @gradients()
     def _learn(self, views: Any) -> None:
+        """Tune copies and keep them at the end: a step that fails changes nothing."""
+        views = plain(views)
         logits = self._logits(views, self._text)
-        self.banks_.push(self._text.cpu().numpy(), float(entropies(logits[:1])))
-        label = self.fused(views[0]).argmax()
+        banks = copy.copy(self.banks_)  # what is pushed replaces arrays, it does not change them
+        banks.push(self._text.cpu().numpy(), float(entropies(logits[:1])))
+        label = self.fused(views[0], banks).argmax()
         chosen = views[surest(logits, max(1, int(self.selection * len(views))))]
+        context, optimiser = copy.deepcopy((self._context, self._optimiser))
         for _ in range(self.steps):
-            tuned = self._logits(chosen, self._prompts.features(self._context))
-            self._optimiser.zero_grad()
+            tuned = self._logits(chosen, self._prompts.features(context))
+            optimiser.zero_grad()
             torch.nn.functional.cross_entropy(tuned, label.expand(len(tuned))).backward()
-            self._optimiser.step()
-        self._read_text()
+            optimiser.step()
+        text = self._text_of(context)
+        self.banks_, self._context, self._optimiser, self._text = banks, context, optimiser, text
+
+    def _take_over(self, other: Self) -> None:
+        bound = other._bank_arrays()
+        arrays = {name: array for name, array in other._arrays().items() if name not in bound}
+        self._restore(arrays, other._meta())
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"seen": self._seen.intervals(), "context": self._context.detach().cpu().numpy()}
         moments = self._optimiser.state.get(self._context)
         if moments:
-            banks = self.banks_
-            arrays |= {"local": banks.local, "hard": banks.hard, "overall": banks.overall}
-            arrays |= {"entropies": banks.entropies}
-            arrays |= {name: moments[name].cpu().numpy() for name in ("exp_avg", "exp_avg_sq")}
-        return arrays
+            arrays |= {name: moments[name].cpu().numpy() for name in _MOMENTS}
+        return arrays | self._bank_arrays()
+
+    def _bank_arrays(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self.banks_, name) for name in _BANKS if len(self.banks_.local)}
 
     def _meta(self) -> dict[str, Any]:
         moments = self._optimiser.state.get(self._context)
         return {"step": float(moments["step"]) if moments else 0.0}
 
+    @gradients()
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         self._seen = IdSet(arrays["seen"])
         self._start(torch.as_tensor(arrays["context"]).to(self.encoder.device))
-        if "local" not in arrays:
-            return
-        banks = self.banks_
-        banks.local, banks.hard, banks.overall, banks.entropies = (
-            arrays[name] for name in ("local", "hard", "overall", "entropies")
-        )
-        moments = {name: torch.as_tensor(arrays[name]) for name in ("exp_avg", "exp_avg_sq")}
-        moments = {name: value.to(self.encoder.device) for name, value in moments.items()}
-        self._optimiser.state[self._context] = {"step": torch.tensor(meta["step"])} | moments
+        if "local" in arrays:
+            for name in _BANKS:
+                setattr(self.banks_, name, arrays[name])
+        if "exp_avg" in arrays:
+            moments = {n: torch.tensor(arrays[n], device=self.encoder.device) for n in _MOMENTS}
+            self._optimiser.state[self._context] = {"step": torch.tensor(meta["step"])} | moments

@@ -15,7 +15,7 @@ from soba.adapt._arrays import Array, Batch
 from soba.adapt.base import positive, whole
 from soba.encode.openclip import OpenClip
 from soba.tune._base import TEMPLATE, PromptTuner, marginal_entropy, surest
-from soba.tune._torch import torch
+from soba.tune._torch import gradients, plain, torch
 
 
 class TPT(PromptTuner):
@@ -56,8 +56,10 @@ class TPT(PromptTuner):
         self.learning_rate = positive(learning_rate, "learning_rate")
         self.selection = share(selection, "selection")
 
+    @gradients()
     def tune(self, views: Any) -> Any:
         """The context vectors after the steps on one sample's (V, d) views, view 0 the image."""
+        views = plain(views)
         context = self._prompts.initial.clone().requires_grad_()
         optimiser = torch.optim.AdamW([context], lr=self.learning_rate)
         chosen = None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from soba.testing import assert_same_state
 from soba.tune._base import entropies
 from soba.tune.histpt import Banks, HisTPT
 
@@ -65,7 +66,7 @@ def test_a_sample_moves_the_prompt_towards_its_pseudo_label(encoder, names, view
 
 
 def test_the_prompt_goes_on_and_banks_hold_what_was_scored_with(encoder, names, views):
-    tuner = HisTPT(encoder, names, capacity=4)
+    tuner = HisTPT(encoder, names, capacity=4, hardest=2)
     first = tuner._text.numpy()
     tuner.adapt(views[:1])
     second = tuner._text.numpy()
@@ -78,4 +79,51 @@ def test_the_prompt_goes_on_and_banks_hold_what_was_scored_with(encoder, names, 
 def test_plain_features_will_do(encoder, names, views):
     tuner = HisTPT(encoder, names)
     assert tuner.adapt(views[:, 0]).shape == (6, 5)
+    assert tuner.needs.startswith("features or views")
     assert tuner.provenance == "re-implementation from the paper"
+
+
+def test_more_of_the_hardest_than_there_are_is_refused(encoder, names):
+    with pytest.raises(ValueError, match="hardest must be 4 at most, the capacity, not 5"):
+        HisTPT(encoder, names, capacity=4, hardest=5)
+    HisTPT(encoder, names, capacity=4, hardest=4)
+
+
+def test_other_classes_keep_the_prompt_and_start_new_banks(encoder, names, views, tmp_path):
+    tuner = HisTPT(encoder, names)
+    tuner.adapt(views[:3])
+    turned = tuner.with_classes(names[::-1])
+    np.testing.assert_allclose(
+        turned.predict(views), tuner.predict(views)[:, ::-1], atol=1e-4, rtol=0
+    )
+    assert len(turned.banks_.local) == 0
+    other = tuner.with_classes(["gnu", "elk"])
+    assert torch.equal(other._context, tuner._context)
+    other.save(tmp_path / "other")
+    loaded = HisTPT.load(tmp_path / "other", encoder=encoder)
+    np.testing.assert_array_equal(loaded.adapt(views), other.adapt(views))
+    assert_same_state(loaded.state(), other.state())
+    assert other.banks_.local.shape == (32, 2, 16)
+    assert len(tuner.banks_.local[0]) == 5
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_step_that_fails_changes_nothing(encoder, names, views, monkeypatch, failing):
+    tuner = HisTPT(encoder, names, steps=2)
+    tuner.adapt(views[:2])
+    before, text = tuner.state(), tuner._text
+    expected = tuner.clone().adapt(views[2:])
+    step, calls = torch.optim.AdamW.step, iter(range(1, 9))
+
+    def fail(self, *args):
+        if next(calls) == failing:
+            raise MemoryError
+        return step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", fail)
+        with pytest.raises(MemoryError):
+            tuner.adapt(views[2:])
+    assert_same_state(tuner.state(), before)
+    assert torch.equal(tuner._text, text)
+    np.testing.assert_array_equal(tuner.adapt(views[2:]), expected)

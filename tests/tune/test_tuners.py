@@ -74,6 +74,28 @@ def test_the_same_calls_give_the_same_bits(make, views):
     assert_same_state(one.state(), other.state())
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kind", [np.asarray, torch.asarray])
+def test_the_callers_mode_does_not_matter(make, views, mode, kind):
+    """Nor whether it changes half-way, in either direction."""
+    usual = make()
+    expected = np.concatenate([usual.adapt(views[:3]), usual.adapt(views[3:])])
+    with mode():
+        inside = make()
+        begun = inside.adapt(kind(views[:3]) * 1)  # made inside
+        copied = inside.clone()
+    outside = make()
+    outside.adapt(views[:3])
+    rest = inside.adapt(views[3:]), copied.adapt(views[3:])
+    with mode():
+        rest += (outside.adapt(kind(views[3:])),)
+    np.testing.assert_array_equal(np.asarray(begun), expected[:3])
+    for found in rest:
+        np.testing.assert_array_equal(np.asarray(found), expected[3:])
+    for tuner in (inside, copied, outside):
+        assert_same_state(tuner.state(), usual.state())
+
+
 def test_cuts_do_not_matter(make, views):
     whole, cut = make(), make()
     expected = whole.adapt(views)
