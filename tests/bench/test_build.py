@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -11,7 +12,7 @@ import pytest
 from run_cli import refused, soba_command
 from tiny_clip import openclip  # first: it makes open_clip importable
 
-from soba.bench.build import Workshop
+from soba.bench.build import Workshop, least_views
 from soba.bench.demo_all import ON_PROMPTS, ON_VIEWS, SINGLE
 from soba.bench.evaluate import evaluate
 from soba.datasets.icons import DOMAINS, class_names, icons
@@ -82,9 +83,83 @@ def test_what_is_missing_is_said_before_any_work(seen, encoder, tunable):
     Workshop(seen, tunable).check("tpt")
 
 
+def short(features, views):
+    """The same images with fewer views."""
+    return dataclasses.replace(features, image_features=features.image_features[:, :views])
+
+
+def test_nothing_is_trained_or_streamed_before_all_is_checked(seen, source, tunable):
+    """What the last method lacks stops the first one."""
+    strange = dataclasses.replace(source, class_names=("yes", *source.class_names[1:]))
+    few = dataclasses.replace(
+        source, image_features=source.image_features[3:], labels=source.labels[3:], keys=None
+    )
+    wordless = dataclasses.replace(seen, prompts=("{}.",))
+    towerless = copy.copy(tunable)
+    towerless.text_tower = None
+    for features, given, encoder, methods, message in (
+        (seen, source, tunable, ["coop", "difftpt"], "--fallback"),
+        (short(seen, 5), None, tunable, ["zero-shot", "mta", "tpt"], "tpt needs views.* 10 at"),
+        (seen, strange, tunable, ["coop", "tip-adapter"], "not among the 6 known classes"),
+        (seen, few, tunable, ["zero-shot", "coop"], f"none of 1: {source.class_names[0]}"),
+        (seen, few, tunable, ["zero-shot", "gda"], f"none of 1: {source.class_names[0]}"),
+        (wordless, None, tunable, ["zero-shot", "tpt"], "no words before the {}"),
+        (seen, None, towerless, ["zero-shot", "tpt"], "prompts cannot be tuned"),
+    ):
+        done: list[object] = []
+        workshop = Workshop(features, encoder, given)
+        with pytest.raises(ValueError, match=message):
+            evaluate(features, methods, workshop=workshop, keep=done.append)
+        assert not done and not workshop.trained, methods
+
+
+def test_how_many_views_are_needed_depends_on_the_settings(seen, tunable):
+    workshop = Workshop(short(seen, 5), tunable)
+    workshop.check("tpt", {"selection": 0.2})
+    workshop.check("difftpt", {"fallback": True})
+    with pytest.raises(ValueError, match="V of 6 at least"):
+        workshop.check("difftpt", {"generated": 4})
+    assert least_views("tpt", {"selection": 1e-9}) == 10**9
+    with pytest.raises(ValueError, match="selection must be"):
+        workshop.check("tpt", {"selection": 0})
+
+
+def test_samples_of_another_encoder_are_refused(seen, source):
+    other = dataclasses.replace(source, fingerprint="other-0123456789abcdef-01234567")
+    narrow = dataclasses.replace(
+        source,
+        fingerprint=None,
+        image_features=source.image_features[:, :8],
+        text_features=source.text_features[:, :8],
+    )
+    for wrong in (other, narrow):
+        with pytest.raises(ValueError, match="different encoders do not mix"):
+            Workshop(seen, None, wrong).check("gda")
+    prompted = dataclasses.replace(source, fingerprint=f"{source.fingerprint[:-8]}01234567")
+    Workshop(seen, None, prompted).check("gda")  # other templates, the same encoder
+
+
+def test_generated_views_are_for_difftpt_alone(seen, tunable):
+    policy = json.loads(seen.view_policy or "{}") | {"generated": 2}
+    told = dataclasses.replace(seen, view_policy=json.dumps(policy))
+    methods = ["clip+views", "zero", "difftpt"]
+    on_told = evaluate(told, methods, overrides={"steps": 1}, workshop=Workshop(told, tunable))
+    assert [record["views"] for record in on_told] == [10, 10, 12]
+    for record, plain in zip(on_told, evaluate(short(seen, 10), methods[:2]), strict=False):
+        assert record["accuracy_over_stream"] == plain["accuracy_over_stream"]
+        assert record["calibration_error"] == plain["calibration_error"]
+    one = short(told, 3)
+    with pytest.raises(ValueError, match=r"zero needs views.*one view each"):
+        Workshop(one).check("zero")
+    (record,) = evaluate(one, ["zero-shot"], orders=1)
+    assert record["views"] == 1
+    with pytest.raises(ValueError, match="speaks of 2 generated views"):
+        Workshop(short(told, 2)).check("zero-shot")
+
+
 def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
     workshop = Workshop(seen, tunable)
-    with pytest.raises(ValueError, match="generated="):
+    with pytest.raises(ValueError, match=r"difftpt needs views from a diffusion.*--fallback"):
         evaluate(seen, ["difftpt"], workshop=workshop)
     (record,) = evaluate(
         seen, ["difftpt"], overrides={"fallback": True, "steps": 1}, workshop=workshop
