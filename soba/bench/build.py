@@ -62,7 +62,7 @@ class Workshop:
         if name in list_tuners():
             self._check_prompt(name, settings)
         else:
-            self._untrained(name, settings)
+            self._untrained(name, settings, features)
 
     def check_encoder(self, name: str, settings: dict[str, Any] | None = None) -> None:
         """The features must be the encoder's, if it is used; their text features tell."""
@@ -87,16 +87,19 @@ class Workshop:
                 f"{self._where}: its text features are not those that {self.encoder.name} makes of "
                 f"the same prompts, so {name} cannot tune them"
             )
-        self._untrained(name, settings or {})
+        settings = settings or {}
+        self._untrained(name, settings, features)
+        learned = not self._learns_all(name) or self._key(name, settings) in self.trained
+        if self.source is not None and not learned:
+            self._untrained(name, settings, self.source)
 
     def make(self, name: str, settings: dict[str, Any]) -> Adapter:
         """A new adapter, fitted where the method is fitted."""
-        cls, features = adapter_class(name), self.features
-        if name in list_tuners() and issubclass(cls, FewShotAdapter):
+        if self._learns_all(name):
             return self._transferred(name, settings)
-        made = self._untrained(name, settings)
+        made = self._untrained(name, settings, self.features)
         if isinstance(made, FewShotAdapter):
-            made.fit(*self._support(), val=features.val)
+            made.fit(*self._support(), val=self.features.val)
         return made
 
     def images(self, name: str) -> np.ndarray:
@@ -114,29 +117,47 @@ class Workshop:
     def _where(self) -> str:
         return str(self.features.source or "the feature set")
 
-    def _untrained(self, name: str, settings: dict[str, Any]) -> Adapter:
+    def _untrained(self, name: str, settings: dict[str, Any], among: FeatureSet) -> Adapter:
+        """A new adapter that tells the classes of a set apart, not fitted."""
         cls: Any = adapter_class(name)
-        features, made = self.features, None
-        if name not in list_tuners():
-            text = features.prompt_features if cls.per_prompt else features.text_features
-            made = cls(text, scale=features.logit_scale, **settings)
-        elif issubclass(cls, FewShotAdapter):
-            known = features if self.source is None else self.source
-            made = cls(self.encoder, known.class_names, self.template, **settings)
-        else:
+        made: Adapter
+        if name in list_tuners():
             if name == "difftpt":
-                settings = {"generated": generated_views(features)} | settings
-            made = cls(self.encoder, features.class_names, self.template, **settings)
-        assert isinstance(made, Adapter)
+                settings = {"generated": generated_views(among)} | settings
+            made = cls(self.encoder, among.class_names, self.template, **settings)
+        else:
+            text = among.prompt_features if cls.per_prompt else among.text_features
+            made = cls(text, scale=among.logit_scale, **settings)
         return made
 
+    def _learns_all(self, name: str) -> bool:
+        """Whether a method is trained once, on all classes of the source, for all sets."""
+        if name in list_tuners():
+            return issubclass(adapter_class(name), FewShotAdapter)
+        return name == "tip-adapter-f" and self.source is not None
+
+    def _key(self, name: str, settings: dict[str, Any]) -> str:
+        """Of what was trained: prompts begin as the template's words, a cache has none."""
+        template = self.template if name in list_tuners() else None
+        return json.dumps([name, template, settings], sort_keys=True)
+
     def _transferred(self, name: str, settings: dict[str, Any]) -> Adapter:
-        """Prompts learned once, on all classes of the source, under this set's class names."""
-        key = json.dumps([name, self.template, settings], sort_keys=True)
+        """What was learned on all classes of the source, for the classes of this set."""
+        key, features, source = self._key(name, settings), self.features, self.source
         if key not in self.trained:
-            learner: Any = self._untrained(name, settings)
+            among = features if source is None else source
+            learner: Any = self._untrained(name, settings, among)
             self.trained[key] = learner.fit(*self._samples())
-        transferred: Adapter = self.trained[key].with_classes(self.features.class_names)
+        trained, transferred = self.trained[key], None
+        if name in list_tuners():
+            transferred = trained.with_classes(features.class_names)
+        else:
+            assert source is not None and source.class_names and features.class_names
+            chosen = match_classes(features.class_names, source.class_names)
+            transferred = trained.restricted(chosen).with_text(features.text_features)
+            if features.val is not None:
+                transferred.search(*features.val)
+        assert isinstance(transferred, Adapter)
         return transferred
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray]:
@@ -189,19 +210,15 @@ class Workshop:
         """Labelled samples of every class that is learned."""
         features, source = self.features, self.source
         if source is not None:
-            self._check_source(name, source)
-            place, names = source.source or "the source set", source.class_names
-        elif features.support is None:
+            labels, names = self._check_source(name, source)
+            place = str(source.source or "the source set")
+        elif features.support is not None:
+            labels, names, place = features.support[1], features.class_names, self._where
+        else:
             raise ValueError(
                 f"{self._where}: {name} needs labelled training samples, support_features and "
                 "support_labels in the file or --support FILE"
             )
-        else:
-            place, names = self._where, features.class_names
-        whole = name in list_tuners()
-        if not whole and source is not None:
-            names = features.class_names
-        _, labels = self._samples() if whole else self._support()
         classes = features.classes if names is None else len(names)
         missing = np.flatnonzero(np.bincount(labels, minlength=classes) == 0).tolist()
         if missing:
@@ -210,28 +227,30 @@ class Workshop:
                 f"{place}: {name} needs labelled samples of every class, and there are none of "
                 f"{len(missing)}: {shown}{', ...' if len(missing) > 10 else ''}"
             )
-        if not whole and features.val is not None and len(features.val[1]) == 0:
+        if features.val is not None and len(features.val[1]) == 0:
             raise ValueError(f"{self._where}: val holds no samples")
 
-    def _check_source(self, name: str, source: FeatureSet) -> None:
-        """Samples of other classes are carried over by name, so there must be names."""
+    def _check_source(
+        self, name: str, source: FeatureSet
+    ) -> tuple[np.ndarray, tuple[str, ...] | None]:
+        """The labels to learn and the names of their classes, which carry them over."""
         given = str(source.source or "the source set")
         if source.labels is None:
             raise ValueError(f"{given}: has no labels, so {name} cannot learn from it")
         self.features.check_encoder(source)
         known, wanted = source.class_names, self.features.class_names
-        for place, names in ((given, known), (self._where, wanted)):
-            if names is None:
-                raise ValueError(
-                    f"{place}: has no class names, by which labelled samples of another set are "
-                    "carried over"
-                )
-        if name not in list_tuners():
-            assert known is not None and wanted is not None
-            try:
-                match_classes(wanted, known)
-            except ValueError as error:
-                raise ValueError(f"{given}: {name} cannot learn from it: {error}") from error
+        if known is None or wanted is None:
+            raise ValueError(
+                f"{given if known is None else self._where}: has no class names, by which labelled "
+                "samples of another set are carried over"
+            )
+        if name in list_tuners():  # any classes will do
+            return source.labels, known
+        try:
+            _, mapped = map_support(source.labels, known, wanted)
+        except ValueError as error:
+            raise ValueError(f"{given}: {name} cannot learn from it: {error}") from error
+        return (source.labels, known) if self._learns_all(name) else (mapped, wanted)
 
     def _check_prompt(self, name: str, settings: dict[str, Any]) -> None:
         """What is tuned are the words before the class name, or vectors in their place."""

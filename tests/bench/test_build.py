@@ -20,6 +20,7 @@ from soba.encode.extract import Extraction
 from soba.encode.onnx import OnnxEncoder
 from soba.encode.store import FeatureSet
 from soba.encode.views import Views
+from soba.tune.tip_adapter_f import TipAdapterF
 
 FEW = class_names(families=4)[:6]
 
@@ -173,18 +174,23 @@ def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
     assert record["used"] == "3 generated views"
 
 
-def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable):
-    half = icons("v2", 2, classes=FEW[::2])
-    rows = np.isin(seen.labels, [seen.class_names.index(name) for name in half.class_names])
-    text = seen.text_features[[seen.class_names.index(name) for name in half.class_names]]
-    fewer = FeatureSet(
+def half(seen):
+    """Every second class of a set, one view each."""
+    fewer = icons("v2", 2, classes=FEW[::2])
+    chosen = [seen.class_names.index(name) for name in fewer.class_names]
+    rows = np.isin(seen.labels, chosen)
+    return FeatureSet(
         np.asarray(seen.image_features[rows][:, 0]),
-        text,
+        seen.text_features[chosen],
         logit_scale=seen.logit_scale,
-        labels=half.labels,
-        class_names=half.class_names,
+        labels=fewer.labels,
+        class_names=fewer.class_names,
         prompts=seen.prompts,
     )
+
+
+def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable):
+    fewer = half(seen)
     trained: dict[str, object] = {}
     workshop = Workshop(fewer, tunable, source, trained)
     records = evaluate(
@@ -196,6 +202,32 @@ def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable)
     strange = dataclasses.replace(fewer, class_names=("yes", "no", "perhaps"))
     with pytest.raises(ValueError, match="not among the 6 known classes"):
         Workshop(strange, tunable, source).make("gda", {})
+
+
+def test_tip_adapter_f_is_trained_once_on_all_classes_of_the_source(seen, source, monkeypatch):
+    fits = []
+    fit = TipAdapterF._train
+    monkeypatch.setattr(TipAdapterF, "_train", lambda *args: fits.append(0) or fit(*args))
+    fewer, trained = half(seen), {}
+    other_text = fewer.text_features + np.float32(0.01)
+    for target in (fewer, dataclasses.replace(fewer, text_features=other_text)):
+        workshop = Workshop(target, None, source, trained)
+        evaluate(target, ["zero-shot", "tip-adapter-f"], orders=2, workshop=workshop)
+    assert len(fits) == 1
+    whole = TipAdapterF(source.text_features, scale=source.logit_scale)
+    whole.fit(source.image_features, source.labels)
+    columns = [source.class_names.index(name) for name in fewer.class_names]
+    made = Workshop(fewer, None, source, trained).make("tip-adapter-f", {})
+    np.testing.assert_allclose(
+        made.predict(fewer.image_features),
+        whole.predict(fewer.image_features)[:, columns],
+        atol=1e-3,
+    )
+    with_val = dataclasses.replace(
+        fewer, val_features=fewer.image_features, val_labels=fewer.labels
+    )
+    made = Workshop(with_val, None, source, trained).make("tip-adapter-f", {})
+    assert made.tuned_on_ == "validation" and len(fits) == 2
 
 
 def test_a_source_without_labels_or_names_is_named(seen, source):
@@ -212,6 +244,24 @@ def test_eval_runs_them_on_the_command_line(seen, source):
     assert "tpt" in shown and "clip+views" in shown
     assert "--model" in refused("eval", seen.source, "--methods", "tpt")
     assert "ONNX" in refused("eval", seen.source, "--methods", "tpt", "--model", "soba/tiny")
+
+
+def test_eval_looks_at_the_files_before_it_loads_a_model(seen, source, tmp_path):
+    """A model that does not exist is not even asked for."""
+    no_model = ("--model", "no-such-model", "--pretrained", "none")
+    short(seen, 5).save(tmp_path / "few.safetensors")
+    said = refused("eval", tmp_path / "few.safetensors", "--methods", "tpt", *no_model)
+    assert "tpt needs views" in said
+    assert "--fallback" in refused("eval", seen.source, "--methods", "difftpt", *no_model)
+    other = dataclasses.replace(
+        source, fingerprint="other-0123456789abcdef", class_names=("bat", *source.class_names[1:])
+    )
+    other.save(tmp_path / "other.safetensors")
+    said = refused(
+        "eval", seen.source, "--methods", "coop", "--support", tmp_path / "other.safetensors",
+        *no_model,
+    )  # fmt: skip
+    assert "features of different encoders do not mix" in " ".join(said.split())
 
 
 @pytest.mark.long
