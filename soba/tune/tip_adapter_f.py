@@ -20,7 +20,7 @@ from soba.adapt.tip_adapter import TipAdapter
 
 
 class TipAdapterF(TipAdapter):
-    """Few-shot cache with trained keys; built from text features, as :class:`TipAdapter` is.
+    """Few-shot cache with trained keys.
 
     Parameters
     ----------
