@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from soba.adapt._few_shot import FewShotAdapter
-from soba.adapt.base import Adapter
+from soba.adapt.base import Adapter, parameter_defaults
 from soba.encode.encoder import Encoder
 from soba.encode.prompts import classifier
 from soba.encode.store import FeatureSet
 from soba.registry import adapter_class, list_tuners
-from soba.tune.classes import map_support
+from soba.tune.classes import map_support, match_classes
 
 SINGLE = "a photo of a {}."
 _SAME_TEXT = 0.02  # features of one sentence may differ by this: half precision, other kernels
@@ -42,41 +43,69 @@ class Workshop:
     source: FeatureSet | None = None
     trained: dict[str, Any] = field(default_factory=dict)
 
-    def check(self, name: str) -> None:
-        """Say what a method needs and what is not here."""
-        cls, features = adapter_class(name), self.features
-        where = features.source or "the feature set"
-        if features.views < cls.least_views:
-            held = "one view each" if features.views == 1 else f"{features.views} views each"
-            raise ValueError(
-                f"{where}: {name} needs views: (n, V, d) features with V of {cls.least_views} at "
-                f"least, this file has {held}"
-            )
+    def check(self, name: str, settings: dict[str, Any] | None = None) -> None:
+        """Say what a method with these settings needs and what is not here; nothing is trained."""
+        self.check_features(name, settings)
+        self.check_encoder(name, settings)
+
+    def check_features(self, name: str, settings: dict[str, Any] | None = None) -> None:
+        """What can be said without an encoder, so that none is loaded in vain."""
+        cls, features, settings = adapter_class(name), self.features, settings or {}
+        self._check_views(name, settings)
         if cls.per_prompt and features.prompt_features is None:
             raise ValueError(
-                f"{where}: {name} needs the text features of each prompt, prompt_features of shape "
-                "(P, C, d), and this file has none"
+                f"{self._where}: {name} needs the text features of each prompt, prompt_features of "
+                "shape (P, C, d), and this file has none"
             )
-        if issubclass(cls, FewShotAdapter) and self.source is None and features.support is None:
-            raise ValueError(
-                f"{where}: {name} needs labelled training samples, support_features and "
-                "support_labels in the file or --support FILE"
-            )
-        if issubclass(cls, FewShotAdapter) and self.source is not None:
-            self._check_source(name, str(where))
+        if issubclass(cls, FewShotAdapter):
+            self._check_samples(name)
         if name in list_tuners():
-            self._check_encoder(name, str(where))
+            self._check_prompt(name, settings)
+        else:
+            self._untrained(name, settings, features)
+
+    def check_encoder(self, name: str, settings: dict[str, Any] | None = None) -> None:
+        """The features must be the encoder's, if it is used; their text features tell."""
+        features = self.features
+        if name not in list_tuners():
+            return
+        if self.encoder is None:
+            raise ValueError(
+                f"{self._where}: {name} tunes prompts through a text tower: say with --model and "
+                "--pretrained which model made the features"
+            )
+        same = self.encoder.width == features.width
+        if same and features.prompts is not None:
+            assert features.class_names is not None
+            some = features.class_names[:4]
+            made = classifier(
+                self.encoder.encode_texts, some, features.prompts, allow_duplicates=True
+            )
+            same = np.abs(made - features.text_features[: len(made)]).max() <= _SAME_TEXT
+        if not same:
+            raise ValueError(
+                f"{self._where}: its text features are not those that {self.encoder.name} makes of "
+                f"the same prompts, so {name} cannot tune them"
+            )
+        settings = settings or {}
+        self._untrained(name, settings, features)
+        learned = not self._learns_all(name) or self._key(name, settings) in self.trained
+        if self.source is not None and not learned:
+            self._untrained(name, settings, self.source)
 
     def make(self, name: str, settings: dict[str, Any]) -> Adapter:
         """A new adapter, fitted where the method is fitted."""
-        if name in list_tuners():
-            return self._tuner(name, settings)
-        cls, features = adapter_class(name), self.features
-        text = features.prompt_features if cls.per_prompt else features.text_features
-        made = cls(text, scale=features.logit_scale, **settings)
+        if self._learns_all(name):
+            return self._transferred(name, settings)
+        made = self._untrained(name, settings, self.features)
         if isinstance(made, FewShotAdapter):
-            made.fit(*self._support(), val=features.val)
+            made.fit(*self._support(), val=self.features.val)
         return made
+
+    def images(self, name: str) -> np.ndarray:
+        """The features that a method is given: generated views are for difftpt alone."""
+        every = self.features.image_features
+        return every if name == "difftpt" else _drawn_from_images(self.features)
 
     @property
     def template(self) -> str:
@@ -85,76 +114,189 @@ class Workshop:
         return prompts[0] if prompts is not None and len(prompts) == 1 else SINGLE
 
     @property
-    def generated(self) -> int:
-        """How many of the views are a diffusion model's, as the set's view policy says."""
-        policy = self.features.view_policy
-        return int(json.loads(policy).get("generated", 0)) if policy else 0
+    def _where(self) -> str:
+        return str(self.features.source or "the feature set")
 
-    def _tuner(self, name: str, settings: dict[str, Any]) -> Adapter:
+    def _untrained(self, name: str, settings: dict[str, Any], among: FeatureSet) -> Adapter:
+        """A new adapter that tells the classes of a set apart, not fitted."""
         cls: Any = adapter_class(name)
-        names = self.features.class_names
-        if not issubclass(cls, FewShotAdapter):
+        made: Adapter
+        if name in list_tuners():
             if name == "difftpt":
-                settings = {"generated": self.generated} | settings
-            made: Adapter = cls(self.encoder, names, self.template, **settings)
-            return made
-        key = json.dumps([name, self.template, settings], sort_keys=True)
+                settings = {"generated": generated_views(among)} | settings
+            made = cls(self.encoder, among.class_names, self.template, **settings)
+        else:
+            text = among.prompt_features if cls.per_prompt else among.text_features
+            made = cls(text, scale=among.logit_scale, **settings)
+        return made
+
+    def _learns_all(self, name: str) -> bool:
+        """Whether a method is trained once, on all classes of the source, for all sets."""
+        if name in list_tuners():
+            return issubclass(adapter_class(name), FewShotAdapter)
+        return name == "tip-adapter-f" and self.source is not None
+
+    def _key(self, name: str, settings: dict[str, Any]) -> str:
+        """Of what was trained: prompts begin as the template's words, a cache has none."""
+        template = self.template if name in list_tuners() else None
+        return json.dumps([name, template, settings], sort_keys=True)
+
+    def _transferred(self, name: str, settings: dict[str, Any]) -> Adapter:
+        """What was learned on all classes of the source, for the classes of this set."""
+        key, features, source = self._key(name, settings), self.features, self.source
         if key not in self.trained:
-            if self.source is not None:
-                known, samples = self.source.class_names, self.source.image_features
-                labels = self.source.labels
-            else:
-                known, (samples, labels) = names, self._support()
-            learner = cls(self.encoder, known, self.template, **settings)
-            self.trained[key] = learner.fit(samples, labels)
-        transferred: Adapter = self.trained[key].with_classes(names)
+            among = features if source is None else source
+            learner: Any = self._untrained(name, settings, among)
+            self.trained[key] = learner.fit(*self._samples())
+        trained, transferred = self.trained[key], None
+        if name in list_tuners():
+            transferred = trained.with_classes(features.class_names)
+        else:
+            assert source is not None and source.class_names and features.class_names
+            chosen = match_classes(features.class_names, source.class_names)
+            transferred = trained.restricted(chosen).with_text(features.text_features)
+            if features.val is not None:
+                transferred.search(*features.val)
+        assert isinstance(transferred, Adapter)
         return transferred
 
-    def _support(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labelled samples of this set's classes."""
+    def _samples(self) -> tuple[np.ndarray, np.ndarray]:
+        """All labelled samples, of the source's classes if there is a source."""
         if self.source is None:
             assert self.features.support is not None
             return self.features.support
+        assert self.source.labels is not None
+        return _drawn_from_images(self.source), self.source.labels
+
+    def _support(self) -> tuple[np.ndarray, np.ndarray]:
+        """Labelled samples of this set's classes."""
+        samples, labels = self._samples()
+        if self.source is None:
+            return samples, labels
         known, wanted = self.source.class_names, self.features.class_names
-        assert known is not None and wanted is not None and self.source.labels is not None
-        rows, labels = map_support(self.source.labels, known, wanted)
-        return self.source.image_features[rows], labels
+        assert known is not None and wanted is not None
+        rows, labels = map_support(labels, known, wanted)
+        return samples[rows], labels
 
-    def _check_source(self, name: str, where: str) -> None:
-        """Samples of other classes are carried over by name, so there must be names."""
-        assert self.source is not None
-        given = self.source.source or "the source set"
-        if self.source.labels is None:
-            raise ValueError(f"{given}: has no labels, so {name} cannot learn from it")
-        for place, names in ((given, self.source.class_names), (where, self.features.class_names)):
-            if names is None:
+    # Checks -----------------------------------------------------------------------------------
+
+    def _check_views(self, name: str, settings: dict[str, Any]) -> None:
+        generated = generated_views(self.features)
+        if generated >= self.features.views:
+            raise ValueError(
+                f"{self._where}: its view policy speaks of {generated} generated views, but there "
+                f"are {self.features.views} views in all"
+            )
+        views = self.features.views
+        if name == "difftpt":
+            settings = {"generated": generated} | settings
+            if not settings["generated"] and not settings.get("fallback"):
                 raise ValueError(
-                    f"{place}: has no class names, by which labelled samples of another set are "
-                    "carried over"
+                    f"{self._where}: difftpt needs views from a diffusion model, and this file has "
+                    "none: add them with `soba embed --generated`, or run without them with "
+                    "--fallback (fallback=True)"
                 )
-
-    def _check_encoder(self, name: str, where: str) -> None:
-        """The features must be this encoder's; the text features tell."""
-        features = self.features
-        if self.encoder is None:
-            raise ValueError(
-                f"{where}: {name} tunes prompts through a text tower: say with --model and "
-                "--pretrained which model made the features"
-            )
-        if features.class_names is None:
-            raise ValueError(f"{where}: {name} needs class names, and this file has none")
-        if features.prompts is None or self.encoder.width != features.width:
-            made = None
         else:
-            some = features.class_names[:4]
-            made = classifier(
-                self.encoder.encode_texts, some, features.prompts, allow_duplicates=True
-            )
-        if self.encoder.width != features.width or (
-            made is not None
-            and np.abs(made - features.text_features[: len(made)]).max() > _SAME_TEXT
-        ):
+            views -= generated
+        least = least_views(name, settings)
+        if views < least:
+            held = "one view each" if views == 1 else f"{views} views each"
             raise ValueError(
-                f"{where}: its text features are not those that {self.encoder.name} makes of the "
-                f"same prompts, so {name} cannot tune them"
+                f"{self._where}: {name} needs views: (n, V, d) features with V of {least} at "
+                f"least, this file has {held}"
             )
+
+    def _check_samples(self, name: str) -> None:
+        """Labelled samples of every class that is learned."""
+        features, source = self.features, self.source
+        if source is not None:
+            labels, names = self._check_source(name, source)
+            place = str(source.source or "the source set")
+        elif features.support is not None:
+            labels, names, place = features.support[1], features.class_names, self._where
+        else:
+            raise ValueError(
+                f"{self._where}: {name} needs labelled training samples, support_features and "
+                "support_labels in the file or --support FILE"
+            )
+        classes = features.classes if names is None else len(names)
+        missing = np.flatnonzero(np.bincount(labels, minlength=classes) == 0).tolist()
+        if missing:
+            shown = ", ".join(str(k if names is None else names[k]) for k in missing[:10])
+            raise ValueError(
+                f"{place}: {name} needs labelled samples of every class, and there are none of "
+                f"{len(missing)}: {shown}{', ...' if len(missing) > 10 else ''}"
+            )
+        if features.val is not None and len(features.val[1]) == 0:
+            raise ValueError(f"{self._where}: val holds no samples")
+
+    def _check_source(
+        self, name: str, source: FeatureSet
+    ) -> tuple[np.ndarray, tuple[str, ...] | None]:
+        """The labels to learn and the names of their classes, which carry them over."""
+        given = str(source.source or "the source set")
+        if source.labels is None:
+            raise ValueError(f"{given}: has no labels, so {name} cannot learn from it")
+        self.features.check_encoder(source)
+        known, wanted = source.class_names, self.features.class_names
+        if known is None or wanted is None:
+            raise ValueError(
+                f"{given if known is None else self._where}: has no class names, by which labelled "
+                "samples of another set are carried over"
+            )
+        if name in list_tuners():  # any classes will do
+            return source.labels, known
+        try:
+            _, mapped = map_support(source.labels, known, wanted)
+        except ValueError as error:
+            raise ValueError(f"{given}: {name} cannot learn from it: {error}") from error
+        return (source.labels, known) if self._learns_all(name) else (mapped, wanted)
+
+    def _check_prompt(self, name: str, settings: dict[str, Any]) -> None:
+        """What is tuned are the words before the class name, or vectors in their place."""
+        if self.features.class_names is None:
+            raise ValueError(f"{self._where}: {name} needs class names, and this file has none")
+        if settings.get("context") is None and not self.template.partition("{}")[0].strip():
+            raise ValueError(
+                f"{self._where}: its prompt {self.template!r} has no words before the {{}}, and "
+                f"these are what {name} tunes"
+            )
+
+
+def generated_views(features: FeatureSet) -> int:
+    """How many of the views, the last ones, are a diffusion model's, as the view policy says."""
+    policy = features.view_policy
+    return int(json.loads(policy).get("generated", 0)) if policy else 0
+
+
+def least_views(method: str, settings: dict[str, Any] | None = None) -> int:
+    """How many views a method needs.
+
+    TPT and its kin learn from a share of the views, and that must be one view at least.
+
+    >>> least_views("zero"), least_views("ncm")
+    (2, 1)
+    """
+    cls = adapter_class(method)
+    chosen = parameter_defaults(cls) | (settings or {})
+    least = max(
+        cls.least_views, int(chosen.get("generated", -1)) + 2
+    )  # an image and a crop beside them
+    if cls.least_views == 1 or "selection" not in chosen:
+        return least
+    share: float = chosen["selection"]
+    similar: float = chosen.get("similar", 1.0)  # what DiffTPT's first filter keeps of the others
+    if not 0 < share <= 1 or not 0 < similar <= 1:
+        return least  # not to be counted: the constructor says why
+    near = int(1 + (1 / share - 1) / similar)  # but for the rounding
+    counts = itertools.count(max(least, near - 1))
+    return next(n for n in counts if int(share * (1 + int(similar * (n - 1)))) >= 1)
+
+
+def _drawn_from_images(features: FeatureSet) -> np.ndarray:
+    """The features without those of generated views."""
+    every, generated = features.image_features, generated_views(features)
+    if not generated:
+        return every
+    kept = every[:, :-generated]
+    return kept[:, 0] if kept.shape[1] == 1 else kept

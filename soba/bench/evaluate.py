@@ -62,23 +62,14 @@ def evaluate(
     order and its logits goes into the record; `keep` gets each record as soon as there is one.
     """
     methods = list(methods)
-    if features.labels is None:
-        raise ValueError(f"{features.source}: has no labels, accuracy cannot be measured")
-    if len(features) == 0:
-        raise ValueError(f"{features.source}: holds no images")
     seeds = range(orders) if isinstance(orders, int) else orders
     if len(seeds) < 1:
         raise ValueError(f"orders must be at least 1, not {orders}")
     workshop = Workshop(features) if workshop is None else workshop
+    settings = checked_settings(workshop, methods, overrides)
     for name in methods:
-        workshop.check(name)
-    settings = {name: method_settings(name, len(features), overrides) for name in methods}
-    unused = set(overrides or {}) - {key for chosen in settings.values() for key in chosen}
-    if unused:
-        raise ValueError(f"none of {', '.join(methods)} has a {' or '.join(sorted(unused))}")
+        workshop.check_encoder(name, settings[name])
     features.check_values()
-    for name in methods:
-        workshop.make(name, settings[name])
     records = []
     for name in methods:
         for seed in seeds[: streams(name, len(seeds))]:
@@ -87,6 +78,24 @@ def evaluate(
             keep(records[-1])
             step(name, seed)
     return records
+
+
+def checked_settings(
+    workshop: Workshop, methods: Iterable[str], overrides: dict[str, Any] | None = None
+) -> dict[str, Record]:
+    """The hyper-parameters of each method; raises what can be known without an encoder."""
+    features, methods = workshop.features, list(methods)
+    if features.labels is None:
+        raise ValueError(f"{features.source}: has no labels, accuracy cannot be measured")
+    if len(features) == 0:
+        raise ValueError(f"{features.source}: holds no images")
+    settings = {name: method_settings(name, len(features), overrides) for name in methods}
+    unused = set(overrides or {}) - {key for chosen in settings.values() for key in chosen}
+    if unused:
+        raise ValueError(f"none of {', '.join(methods)} has a {' or '.join(sorted(unused))}")
+    for name in methods:
+        workshop.check_features(name, settings[name])
+    return settings
 
 
 def streams(method: str, orders: int) -> int:
@@ -190,7 +199,8 @@ def _run(
         order = np.arange(len(features))
         if not adapter.episodic:
             order = np.random.default_rng(seed).permutation(order)
-    logits, seconds = _stream(adapter, features.image_features, order)
+    images = workshop.images(name)
+    logits, seconds = _stream(adapter, images, order)
     labels = features.labels[order]
     probabilities = softmax(logits)
     sure = probabilities.max(axis=1) >= unsure
@@ -201,7 +211,7 @@ def _run(
         "seed": seed,
         "order": said,
         "samples": len(labels),
-        "views": features.views,
+        "views": images.shape[1] if images.ndim == 3 else 1,
         "accuracy": accuracy(logits, labels),
         "calibration_error": calibration_error(probabilities, labels),
         "answered": 100.0 * float(sure.mean()),

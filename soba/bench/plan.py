@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
 from soba.adapt._few_shot import FewShotAdapter
-from soba.adapt.base import parameter_defaults
 from soba.bench import tuning
+from soba.bench.build import least_views
 from soba.bench.evaluate import streams
 from soba.bench.orders import JOINED, ORDERS
 from soba.bench.sources import Source
@@ -138,24 +137,6 @@ class Plan:
             for pair in self.needed(stream, method)
         ]
         return list(dict.fromkeys(needed))
-
-
-def least_views(method: str) -> int:
-    """How many views a method needs.
-
-    TPT and its kin learn from a share of the views, and that must be one view at least.
-
-    >>> least_views("zero"), least_views("ncm")
-    (2, 1)
-    """
-    cls = adapter_class(method)
-    settings = parameter_defaults(cls)
-    share = settings.get("selection")
-    if cls.least_views == 1 or share is None:
-        return cls.least_views
-    similar = settings.get("similar", 1.0)  # what DiffTPT's first filter keeps of the others
-    counts = itertools.count(cls.least_views)
-    return next(n for n in counts if int(share * (1 + int(similar * (n - 1)))) >= 1)
 
 
 def is_few_shot(method: str) -> bool:

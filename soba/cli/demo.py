@@ -17,6 +17,7 @@ from soba.bench.demo_all import work_units as work_units_of_all
 from soba.bench.evaluate import Record
 from soba.bench.plots import check_pictures
 from soba.cli._common import JsonPath, check_folder, out, progress_bar, write_json
+from soba.cli.methods import footnotes, sign
 from soba.datasets.icons import DOMAINS
 from soba.encode.load import load_encoder, load_tunable
 
@@ -101,6 +102,16 @@ def _every_method(per_class: int, orders: int, seed: int, json_path: Path | None
             step=lambda what, amount: progress.update(task, advance=amount, description=what),
         )
     rows = rows_of_all(records)
+    out.print(_table_of_all(rows))
+    for note in footnotes(row["provenance"] for row in rows):
+        out.print(note, highlight=False)
+    for row in rows:
+        if row["used"]:
+            out.print(f"* {row['method']}: {row['used']}", highlight=False)
+    write_json(json_path, records, rows)
+
+
+def _table_of_all(rows: list[Record]) -> Table:
     table = Table(
         title="top-1 %, all methods; milliseconds per image, encoding apart",
         title_justify="left",
@@ -114,14 +125,10 @@ def _every_method(per_class: int, orders: int, seed: int, json_path: Path | None
     plain = rows[0]["shifted"]
     for row in rows:
         scores = [f"{row[domain]:.1f}" for domain in (*DOMAINS, "shifted")]
-        label = row["method"] + ("*" if row["used"] else "")
+        label = row["method"] + sign(row["provenance"]) + ("*" if row["used"] else "")
         gain = f"{row['shifted'] - plain:+.1f}"
         table.add_row(label, *scores, gain, f"{row['milliseconds']:.1f}")
-    out.print(table)
-    for row in rows:
-        if row["used"]:
-            out.print(f"* {row['method']}: {row['used']}", highlight=False)
-    write_json(json_path, records, rows)
+    return table
 
 
 def _summary(domains: list[Domain]) -> list[Record]:

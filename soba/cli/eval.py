@@ -10,7 +10,14 @@ from rich.table import Table
 
 import soba
 from soba.bench.build import Workshop
-from soba.bench.evaluate import COVERAGES, Record, evaluate, streams, summarise
+from soba.bench.evaluate import (
+    COVERAGES,
+    Record,
+    checked_settings,
+    evaluate,
+    streams,
+    summarise,
+)
 from soba.bench.plots import check_pictures, curves
 from soba.cli._common import (
     File,
@@ -104,8 +111,10 @@ def eval_(
         word = refresh in ("tenths", "growth")
         overrides["refresh"] = refresh if word else positive_number(refresh, "--refresh")
 
-    tunes = any(name in list_tuners() for name in names)
-    encoder = load_tunable(model, pretrained) if tunes and model is not None else None
+    workshop = Workshop(features, source=source)
+    checked_settings(workshop, names, overrides)  # before a model is loaded
+    if model is not None and any(name in list_tuners() for name in names):
+        workshop.encoder = load_tunable(model, pretrained)
     total = sum(streams(name, orders) for name in names)
     with progress_bar() as progress:
         task = progress.add_task("streams", total=total)
@@ -120,7 +129,7 @@ def eval_(
             overrides=overrides,
             unsure=unsure,
             step=step,
-            workshop=Workshop(features, encoder, source),
+            workshop=workshop,
         )
     summary = summarise(records)
     write_json(json_path, records, summary)

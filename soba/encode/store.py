@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -130,6 +131,19 @@ class FeatureSet:
         """This set, with the images of another as labelled validation samples."""
         labels = self._labels_of(other)
         return dataclasses.replace(self, val_features=other.image_features, val_labels=labels)
+
+    def check_encoder(self, other: FeatureSet) -> None:
+        """Raise if the features of another set, of any classes and prompts, are not comparable."""
+        self._check_fingerprint(
+            other, _encoder_of(self.fingerprint), _encoder_of(other.fingerprint)
+        )
+        if other.width != self.width:
+            raise ValueError(
+                other._say(
+                    f"has features of {other.width} dimensions, but {self.source or 'this set'} "
+                    f"of {self.width}: features of different encoders do not mix"
+                )
+            )
 
     def check_values(self) -> None:
         """Read all features once; raise if a row is zero or not finite."""
@@ -263,15 +277,7 @@ class FeatureSet:
     def _labels_of(self, other: FeatureSet) -> np.ndarray:
         if other.labels is None:
             raise ValueError(other._say("has no labels"))
-        if None not in (self.fingerprint, other.fingerprint) and (
-            self.fingerprint != other.fingerprint
-        ):
-            raise ValueError(
-                other._say(
-                    f"was made with encoder {other.fingerprint}, but {self.source or 'this set'} "
-                    f"with {self.fingerprint}: features of different encoders do not mix"
-                )
-            )
+        self._check_fingerprint(other, self.fingerprint, other.fingerprint)
         if None not in (self.class_names, other.class_names) and (
             self.class_names != other.class_names
         ):
@@ -285,6 +291,15 @@ class FeatureSet:
             )
         return other.labels
 
+    def _check_fingerprint(self, other: FeatureSet, own: str | None, others: str | None) -> None:
+        if None not in (own, others) and own != others:
+            raise ValueError(
+                other._say(
+                    f"was made with encoder {others}, but {self.source or 'this set'} "
+                    f"with {own}: features of different encoders do not mix"
+                )
+            )
+
     def _say(self, problem: str) -> str:
         return f"{self.source}: {problem}" if self.source else problem
 
@@ -297,6 +312,15 @@ def read_note(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (safetensors.SafetensorError, ValueError) as error:
         raise ValueError(f"{path}: not a readable safetensors feature file ({error})") from error
     return note if isinstance(note, dict) else {}
+
+
+def _encoder_of(fingerprint: str | None) -> str | None:
+    """A fingerprint without the digest of the templates that extraction puts behind it.
+
+    >>> _encoder_of("tiny-0123456789abcdef-01234567"), _encoder_of("tiny-0123456789abcdef")
+    ('tiny-0123456789abcdef', 'tiny-0123456789abcdef')
+    """
+    return None if fingerprint is None else re.sub("-[0-9a-f]{8}$", "", fingerprint)
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from soba.adapt._arrays import Array
+from soba.adapt._few_shot import NotFittedError
 from soba.adapt.base import positive, whole
 from soba.adapt.tip_adapter import TipAdapter
 
 
 class TipAdapterF(TipAdapter):
-    """Few-shot cache with trained keys; built from text features, as :class:`TipAdapter` is.
+    """Few-shot cache with trained keys.
 
     Parameters
     ----------
@@ -81,6 +82,13 @@ class TipAdapterF(TipAdapter):
             arrays = {"keys": self._keys[kept], "labels": place[self._labels[kept]]}
             twin._restore(arrays, self._meta())
         return twin
+
+    def search(self, features: Array, labels: Any) -> Self:
+        """Search alpha and beta on labelled validation samples; the trained keys stay."""
+        if self.tuned_on_ is None:
+            raise NotFittedError(f"{self.name} needs labelled samples: call fit first")
+        self.tuned_on_ = self._tune(self._labelled(features, labels))
+        return self
 
     def _join_views(self, x: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return x, targets  # kept apart: training draws from them

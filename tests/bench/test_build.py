@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -11,7 +12,7 @@ import pytest
 from run_cli import refused, soba_command
 from tiny_clip import openclip  # first: it makes open_clip importable
 
-from soba.bench.build import Workshop
+from soba.bench.build import Workshop, least_views
 from soba.bench.demo_all import ON_PROMPTS, ON_VIEWS, SINGLE
 from soba.bench.evaluate import evaluate
 from soba.datasets.icons import DOMAINS, class_names, icons
@@ -19,6 +20,7 @@ from soba.encode.extract import Extraction
 from soba.encode.onnx import OnnxEncoder
 from soba.encode.store import FeatureSet
 from soba.encode.views import Views
+from soba.tune.tip_adapter_f import TipAdapterF
 
 FEW = class_names(families=4)[:6]
 
@@ -82,9 +84,83 @@ def test_what_is_missing_is_said_before_any_work(seen, encoder, tunable):
     Workshop(seen, tunable).check("tpt")
 
 
+def short(features, views):
+    """The same images with fewer views."""
+    return dataclasses.replace(features, image_features=features.image_features[:, :views])
+
+
+def test_nothing_is_trained_or_streamed_before_all_is_checked(seen, source, tunable):
+    """What the last method lacks stops the first one."""
+    strange = dataclasses.replace(source, class_names=("yes", *source.class_names[1:]))
+    few = dataclasses.replace(
+        source, image_features=source.image_features[3:], labels=source.labels[3:], keys=None
+    )
+    wordless = dataclasses.replace(seen, prompts=("{}.",))
+    towerless = copy.copy(tunable)
+    towerless.text_tower = None
+    for features, given, encoder, methods, message in (
+        (seen, source, tunable, ["coop", "difftpt"], "--fallback"),
+        (short(seen, 5), None, tunable, ["zero-shot", "mta", "tpt"], "tpt needs views.* 10 at"),
+        (seen, strange, tunable, ["coop", "tip-adapter"], "not among the 6 known classes"),
+        (seen, few, tunable, ["zero-shot", "coop"], f"none of 1: {source.class_names[0]}"),
+        (seen, few, tunable, ["zero-shot", "gda"], f"none of 1: {source.class_names[0]}"),
+        (wordless, None, tunable, ["zero-shot", "tpt"], "no words before the {}"),
+        (seen, None, towerless, ["zero-shot", "tpt"], "prompts cannot be tuned"),
+    ):
+        done: list[object] = []
+        workshop = Workshop(features, encoder, given)
+        with pytest.raises(ValueError, match=message):
+            evaluate(features, methods, workshop=workshop, keep=done.append)
+        assert not done and not workshop.trained, methods
+
+
+def test_how_many_views_are_needed_depends_on_the_settings(seen, tunable):
+    workshop = Workshop(short(seen, 5), tunable)
+    workshop.check("tpt", {"selection": 0.2})
+    workshop.check("difftpt", {"fallback": True})
+    with pytest.raises(ValueError, match="V of 6 at least"):
+        workshop.check("difftpt", {"generated": 4})
+    assert least_views("tpt", {"selection": 1e-9}) == 10**9
+    with pytest.raises(ValueError, match="selection must be"):
+        workshop.check("tpt", {"selection": 0})
+
+
+def test_samples_of_another_encoder_are_refused(seen, source):
+    other = dataclasses.replace(source, fingerprint="other-0123456789abcdef-01234567")
+    narrow = dataclasses.replace(
+        source,
+        fingerprint=None,
+        image_features=source.image_features[:, :8],
+        text_features=source.text_features[:, :8],
+    )
+    for wrong in (other, narrow):
+        with pytest.raises(ValueError, match="different encoders do not mix"):
+            Workshop(seen, None, wrong).check("gda")
+    prompted = dataclasses.replace(source, fingerprint=f"{source.fingerprint[:-8]}01234567")
+    Workshop(seen, None, prompted).check("gda")  # other templates, the same encoder
+
+
+def test_generated_views_are_for_difftpt_alone(seen, tunable):
+    policy = json.loads(seen.view_policy or "{}") | {"generated": 2}
+    told = dataclasses.replace(seen, view_policy=json.dumps(policy))
+    methods = ["clip+views", "zero", "difftpt"]
+    on_told = evaluate(told, methods, overrides={"steps": 1}, workshop=Workshop(told, tunable))
+    assert [record["views"] for record in on_told] == [10, 10, 12]
+    for record, plain in zip(on_told, evaluate(short(seen, 10), methods[:2]), strict=False):
+        assert record["accuracy_over_stream"] == plain["accuracy_over_stream"]
+        assert record["calibration_error"] == plain["calibration_error"]
+    one = short(told, 3)
+    with pytest.raises(ValueError, match=r"zero needs views.*one view each"):
+        Workshop(one).check("zero")
+    (record,) = evaluate(one, ["zero-shot"], orders=1)
+    assert record["views"] == 1
+    with pytest.raises(ValueError, match="speaks of 2 generated views"):
+        Workshop(short(told, 2)).check("zero-shot")
+
+
 def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
     workshop = Workshop(seen, tunable)
-    with pytest.raises(ValueError, match="generated="):
+    with pytest.raises(ValueError, match=r"difftpt needs views from a diffusion.*--fallback"):
         evaluate(seen, ["difftpt"], workshop=workshop)
     (record,) = evaluate(
         seen, ["difftpt"], overrides={"fallback": True, "steps": 1}, workshop=workshop
@@ -98,18 +174,23 @@ def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
     assert record["used"] == "3 generated views"
 
 
-def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable):
-    half = icons("v2", 2, classes=FEW[::2])
-    rows = np.isin(seen.labels, [seen.class_names.index(name) for name in half.class_names])
-    text = seen.text_features[[seen.class_names.index(name) for name in half.class_names]]
-    fewer = FeatureSet(
+def half(seen):
+    """Every second class of a set, one view each."""
+    fewer = icons("v2", 2, classes=FEW[::2])
+    chosen = [seen.class_names.index(name) for name in fewer.class_names]
+    rows = np.isin(seen.labels, chosen)
+    return FeatureSet(
         np.asarray(seen.image_features[rows][:, 0]),
-        text,
+        seen.text_features[chosen],
         logit_scale=seen.logit_scale,
-        labels=half.labels,
-        class_names=half.class_names,
+        labels=fewer.labels,
+        class_names=fewer.class_names,
         prompts=seen.prompts,
     )
+
+
+def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable):
+    fewer = half(seen)
     trained: dict[str, object] = {}
     workshop = Workshop(fewer, tunable, source, trained)
     records = evaluate(
@@ -121,6 +202,32 @@ def test_few_shot_methods_are_carried_over_by_class_names(seen, source, tunable)
     strange = dataclasses.replace(fewer, class_names=("yes", "no", "perhaps"))
     with pytest.raises(ValueError, match="not among the 6 known classes"):
         Workshop(strange, tunable, source).make("gda", {})
+
+
+def test_tip_adapter_f_is_trained_once_on_all_classes_of_the_source(seen, source, monkeypatch):
+    fits = []
+    fit = TipAdapterF._train
+    monkeypatch.setattr(TipAdapterF, "_train", lambda *args: fits.append(0) or fit(*args))
+    fewer, trained = half(seen), {}
+    other_text = fewer.text_features + np.float32(0.01)
+    for target in (fewer, dataclasses.replace(fewer, text_features=other_text)):
+        workshop = Workshop(target, None, source, trained)
+        evaluate(target, ["zero-shot", "tip-adapter-f"], orders=2, workshop=workshop)
+    assert len(fits) == 1
+    whole = TipAdapterF(source.text_features, scale=source.logit_scale)
+    whole.fit(source.image_features, source.labels)
+    columns = [source.class_names.index(name) for name in fewer.class_names]
+    made = Workshop(fewer, None, source, trained).make("tip-adapter-f", {})
+    np.testing.assert_allclose(
+        made.predict(fewer.image_features),
+        whole.predict(fewer.image_features)[:, columns],
+        atol=1e-3,
+    )
+    with_val = dataclasses.replace(
+        fewer, val_features=fewer.image_features, val_labels=fewer.labels
+    )
+    made = Workshop(with_val, None, source, trained).make("tip-adapter-f", {})
+    assert made.tuned_on_ == "validation" and len(fits) == 2
 
 
 def test_a_source_without_labels_or_names_is_named(seen, source):
@@ -137,6 +244,24 @@ def test_eval_runs_them_on_the_command_line(seen, source):
     assert "tpt" in shown and "clip+views" in shown
     assert "--model" in refused("eval", seen.source, "--methods", "tpt")
     assert "ONNX" in refused("eval", seen.source, "--methods", "tpt", "--model", "soba/tiny")
+
+
+def test_eval_looks_at_the_files_before_it_loads_a_model(seen, source, tmp_path):
+    """A model that does not exist is not even asked for."""
+    no_model = ("--model", "no-such-model", "--pretrained", "none")
+    short(seen, 5).save(tmp_path / "few.safetensors")
+    said = refused("eval", tmp_path / "few.safetensors", "--methods", "tpt", *no_model)
+    assert "tpt needs views" in said
+    assert "--fallback" in refused("eval", seen.source, "--methods", "difftpt", *no_model)
+    other = dataclasses.replace(
+        source, fingerprint="other-0123456789abcdef", class_names=("bat", *source.class_names[1:])
+    )
+    other.save(tmp_path / "other.safetensors")
+    said = refused(
+        "eval", seen.source, "--methods", "coop", "--support", tmp_path / "other.safetensors",
+        *no_model,
+    )  # fmt: skip
+    assert "features of different encoders do not mix" in " ".join(said.split())
 
 
 @pytest.mark.long

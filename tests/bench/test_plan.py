@@ -4,7 +4,8 @@ import pytest
 from colours import Colours
 from tiny_clip import tiny_clip  # makes open_clip importable, which tpt and difftpt need
 
-from soba.bench.plan import Plan, least_views
+from soba.bench.build import least_views
+from soba.bench.plan import Plan
 from soba.registry import adapter_class
 
 

@@ -195,3 +195,15 @@ def test_a_zip_that_is_no_archive_of_arrays(tmp_path):
         archive.writestr("text_features.npy", b"nonsense")
     with pytest.raises(ValueError, match=r"z\.npz"):
         FeatureSet.load(tmp_path / "z.npz")
+
+
+def test_sets_of_other_classes_and_prompts_mix_if_the_encoder_is_the_same():
+    encoder = "tiny-0123456789abcdef"
+    one = example(fingerprint=f"{encoder}-00000001")
+    for good in (f"{encoder}-00000002", encoder, None):
+        one.check_encoder(example(fingerprint=good, class_names=("a", "b", "c", "e")))
+    with pytest.raises(ValueError, match="different encoders do not mix"):
+        one.check_encoder(example(fingerprint="tiny-fedcba9876543210-00000001"))
+    narrow = FeatureSet(np.eye(2), np.eye(2), labels=np.arange(2))
+    with pytest.raises(ValueError, match=r"2 dimensions.*do not mix"):
+        one.check_encoder(narrow)

@@ -52,6 +52,19 @@ def test_restricted_to_some_classes():
     assert tuner.restricted(chosen).tuned_on_ == tuner.tuned_on_
 
 
+def test_search_is_what_fit_does_with_val():
+    val = FEATURES[::2], LABELS[::2]
+    at_once = TipAdapterF(TEXT, scale=20.0, epochs=2).fit(FEATURES, LABELS, val=val)
+    later = fitted(epochs=2)
+    keys = later._keys.copy()
+    later.search(*val)
+    assert (later.alpha_, later.beta_) == (at_once.alpha_, at_once.beta_)
+    assert later.tuned_on_ == "validation"
+    np.testing.assert_array_equal(later._keys, keys)
+    with pytest.raises(ValueError, match="call fit first"):
+        TipAdapterF(TEXT).search(*val)
+
+
 def test_scoring_needs_no_torch(tmp_path):
     path = tmp_path / "tip.safetensors"
     fitted(epochs=1).save(path)
