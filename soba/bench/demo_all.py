@@ -51,7 +51,7 @@ SHOTS = 16  # as the paper has it
 # What keeps the run within an hour on two cores; the records carry it.
 SETTINGS: dict[str, dict[str, Any]] = {
     "coop": {"epochs": 10},
-    "cocoop": {"epochs": 2, "batch_size": 8, "warm_up": 0},
+    "cocoop": {"epochs": 2, "warm_up": 0},
     "difftpt": {"fallback": True},
 }
 Step = Callable[[str, int], None]
