@@ -168,7 +168,8 @@ def _icon_features(
 
         def encoded(folder: FeatureFolder, what: str) -> soba.FeatureSet:
             made, _ = folder.get(images, lambda done: step(what, done))
-            return dataclasses.replace(made, image_features=np.array(made.image_features))
+            held = np.array(made.image_features)  # the file goes with the folder
+            return dataclasses.replace(made, image_features=held, source=Path(images.name))
 
         single = encoded(FeatureFolder(Path(place), encoder), "encoding icons")
         on_views = [name for name in methods if adapter_class(name).least_views > 1]
