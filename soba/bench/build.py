@@ -193,8 +193,8 @@ class Workshop:
             if not settings["generated"] and not settings.get("fallback"):
                 raise ValueError(
                     f"{self._where}: difftpt needs views from a diffusion model, and this file has "
-                    "none: add them with `soba embed --generated`, or run without them with "
-                    "--fallback (fallback=True)"
+                    "none: add them with `soba embed --generated`, or run without them: "
+                    "`soba eval --fallback`, fallback=True"
                 )
         else:
             views -= generated

@@ -37,7 +37,8 @@ def test_the_papers_table_on_icons(tmp_path):
         "bench", "efficiency", "--per-class", 1, "--views", 10, *QUICK, "-o", path
     )
     assert methods_in(path) == {"zero-shot": 224, "tpt": 16, "tda": 224, "soba": 224}
-    assert "difftpt left out: difftpt needs views from a diffusion model" in printed
+    assert "difftpt left out" in printed
+    assert "difftpt needs views from a diffusion model" in " ".join(printed.split())
     [found] = read_results(path).costs
     zero_shot, tpt, *_ = found.costs
     assert tpt.encode / tpt.images == pytest.approx(10 * zero_shot.encode / zero_shot.images)
@@ -63,7 +64,7 @@ def test_everything_is_checked_first(views):
     said = refused("bench", "efficiency", views, "--views", 64)
     assert "views.safetensors has the views it has" in said
     said = refused("bench", "efficiency", "--per-class", 1, "--views", 4, "--methods", "tpt")
-    assert "none of 4" in said
+    assert "tpt needs views" in said and "V of 10 at least" in said
 
 
 @pytest.mark.parametrize(
