@@ -193,8 +193,8 @@ class Workshop:
             if not settings["generated"] and not settings.get("fallback"):
                 raise ValueError(
                     f"{self._where}: difftpt needs views from a diffusion model, and this file has "
-                    "none: add them with `soba embed --generated`, or run without them with "
-                    "--fallback (fallback=True)"
+                    "none: add them with `soba embed --generated`, or run without them: "
+                    "`soba eval --fallback`, fallback=True"
                 )
         else:
             views -= generated
@@ -227,7 +227,8 @@ class Workshop:
                 f"{place}: {name} needs labelled samples of every class, and there are none of "
                 f"{len(missing)}: {shown}{', ...' if len(missing) > 10 else ''}"
             )
-        if features.val is not None and len(features.val[1]) == 0:
+        searches = name not in list_tuners()
+        if searches and features.val is not None and len(features.val[1]) == 0:
             raise ValueError(f"{self._where}: val holds no samples")
 
     def _check_source(
@@ -279,9 +280,8 @@ def least_views(method: str, settings: dict[str, Any] | None = None) -> int:
     """
     cls = adapter_class(method)
     chosen = parameter_defaults(cls) | (settings or {})
-    least = max(
-        cls.least_views, int(chosen.get("generated", -1)) + 2
-    )  # an image and a crop beside them
+    beside_generated = 2  # the image and a crop of it
+    least = max(cls.least_views, int(chosen.get("generated", -1)) + beside_generated)
     if cls.least_views == 1 or "selection" not in chosen:
         return least
     share: float = chosen["selection"]

@@ -143,7 +143,7 @@ def prepared(
             workshop = Workshop(given, tunable)
             workshop.check(name)
             adapter = workshop.make(name, method_settings(name, len(given)))
-            adapter.predict(given.image_features[:1])
+            adapter.predict(workshop.images(name)[:1])
         except (ValueError, ImportError) as error:
             problems[name] = str(error)
         else:
@@ -173,7 +173,7 @@ def costs(
             step(name, 1)
         images, encode = len(workshop.features), None
         if seconds_per_image is not None:
-            encode = seconds_per_image * images * workshop.features.views
+            encode = seconds_per_image * images * record["views"]
         measured[name] = (images, encode, float(np.median(runs)))
     return _priced(measured)
 

@@ -116,6 +116,7 @@ def _table_of_all(rows: list[Record]) -> Table:
         title="top-1 %, all methods; milliseconds per image, encoding apart",
         title_justify="left",
         box=SIMPLE_HEAD,
+        show_edge=False,  # 80 columns are just enough
         padding=(0, 0, 0, 1),
         pad_edge=False,
     )

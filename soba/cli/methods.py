@@ -13,24 +13,24 @@ from soba.cli._common import out
 from soba.registry import adapter_class, list_tuners
 
 # Behind a method's name, where it is not an official algorithm -> what it is instead.
-# Numbers, since daggers mean other things in the tables of `soba bench`.
-_SIGNS = {"re-implementation from the paper": "[1]", "ours": "[2]", "control": "[3]"}
+# One character each, for tables that fill a terminal; daggers mean other things in `soba bench`.
+_SIGNS = {"re-implementation from the paper": "#", "ours": "^", "control": "~"}
 
 
 def sign(provenance: str) -> str:
     """What marks a method of this provenance in a table.
 
     >>> sign("official algorithm"), sign("re-implementation from the paper")
-    ('', ' [1]')
+    ('', '#')
     """
-    return "" if provenance == Adapter.provenance else f" {_SIGNS[provenance]}"
+    return "" if provenance == Adapter.provenance else _SIGNS[provenance]
 
 
 def footnotes(provenances: Iterable[str]) -> list[str]:
     """What the signs mean, of those that are used.
 
     >>> footnotes(["ours", "official algorithm", "ours"])
-    ['[2] ours']
+    ['^ ours']
     """
     used = set(provenances)
     return [f"{mark} {what}" for what, mark in _SIGNS.items() if what in used]

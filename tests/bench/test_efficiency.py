@@ -67,7 +67,7 @@ def test_what_cannot_run_is_known_before_anything_is_timed():
     given, problems = prepared(VIEWS, ["soba", "tip-adapter", "tpt"])
     assert list(given) == ["zero-shot", "soba"]
     assert "labelled training samples" in problems["tip-adapter"]
-    assert "--model" in problems["tpt"]
+    assert "V of 10 at least" in problems["tpt"]
     plain = soba.FeatureSet(FEATURES, TEXT, 20.0, LABELS)
     assert "needs views" in prepared(plain, ["mta"])[1]["mta"]
     views = soba.FeatureSet(example_views(FEATURES[:9], 6), TEXT, 20.0, LABELS[:9])
@@ -87,7 +87,7 @@ def test_methods_that_tune_run_on_a_few_images():
     given, problems = prepared(features, ["soba", "tpt", "difftpt"], tunable=encoder)
     assert list(problems) == ["difftpt"] and "diffusion" in problems["difftpt"]
     few = dataclasses.replace(features, image_features=features.image_features[:, :6])
-    assert "none of 6" in prepared(few, ["tpt"], tunable=encoder)[1]["tpt"]
+    assert "V of 10 at least" in prepared(few, ["tpt"], tunable=encoder)[1]["tpt"]
     zero_shot, ours, tpt = costs(given, seconds_per_image=0.01, repeats=1)
     assert (zero_shot.images, ours.images, tpt.images) == (len(images), len(images), MOST_TUNED)
     assert tpt.encode == pytest.approx(MOST_TUNED * 10 * 0.01)
