@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from PIL import Image
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 import soba
 from soba._files import replacing
@@ -178,7 +179,9 @@ class _Run:
     def write(self, answers: Writer, batch: int) -> None:
         """Hand all answers over; an interrupt ends the stream and keeps what is done."""
         saved = time.monotonic()
-        with closing(answers), speed_bar() as progress, _interrupts() as asked_to_stop:
+        # Threads of BLAS that wait for the next small product keep a core from the encoder.
+        one_thread = threadpool_limits(1, user_api="blas")
+        with one_thread, closing(answers), speed_bar() as progress, _interrupts() as asked_to_stop:
             task = progress.add_task("images", total=len(self.images))
             for part in encode(self.encoder, self.images, batch=batch):
                 self.broken.update(part.broken)
