@@ -213,14 +213,24 @@ def shown(cost: Cost) -> list[str]:
     numbers = (
         (cost.images, "{:,}"),
         (encode, "{:.2f}"),
-        (1e3 * cost.adapt / cost.images, "{:,.4f}"),
-        (cost.adapt_ratio, "{:,.2f}"),
+        (1e3 * cost.adapt / cost.images, _form(1e3 * cost.adapt / cost.images)),
+        (cost.adapt_ratio, _form(cost.adapt_ratio)),
         (share, "{:.2%}"),
         (cost.total_ratio, "{:,.3f}"),
         (minutes, "{:.1f}"),
         (cost.quoted_ratio, "{:.2f}"),
     )
     return [cost.method, *("" if value is None else form.format(value) for value, form in numbers)]
+
+
+def _form(value: float | None) -> str:
+    """Fewer decimals the larger a number is, so that no column grows wide.
+
+    >>> [_form(value).format(value) for value in (0.0007, 14.69, 108.618, 145412.3)]
+    ['0.0007', '14.690', '108.62', '145,412']
+    """
+    decimals = 0 if value is None else max(0, 5 - len(f"{value:.0f}"))
+    return f"{{:,.{decimals}f}}"
 
 
 def write_costs(path: Path, measured: Measured) -> None:

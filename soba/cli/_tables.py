@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table as Drawn
@@ -41,7 +42,15 @@ def drawn(table: Table, width: int) -> Iterator[RenderableType]:
 
 def costs(measured: efficiency.Measured) -> Drawn:
     """What each method costs, and the paper's runtimes."""
-    table = Drawn(title=escape(measured.title), title_justify="left", caption_justify="left")
+    table = Drawn(
+        title=escape(measured.title),
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,  # 80 columns are enough for all numbers then
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
     table.caption = f"{efficiency.RATIOS} {QUOTED} {efficiency.QUOTED_FROM}"
     for place, heading in enumerate(efficiency.HEADINGS):
         marked = f"{heading} {QUOTED}" if heading in efficiency.QUOTED_HEADINGS else heading
