@@ -6,15 +6,16 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 
-.PHONY: help demo test test-all lint bench tiny clean
+.PHONY: help demo test test-all test-kernels lint bench tiny clean
 
 help:
-	@echo "make demo      set up (no torch) and run the demo: icons, tiny CLIP, adaptation, report"
-	@echo "make test      set up and run lint, types, import direction and all quick tests"
-	@echo "make test-all  the same, with what takes long: full benchmarks, all methods"
-	@echo "make bench     the speed and memory table"
-	@echo "make tiny      train the tiny CLIP anew (three quarters of an hour on 2 cores)"
-	@echo "make clean     remove the environment and caches"
+	@echo "make demo          set up (no torch) and run the demo: icons, tiny CLIP, adaptation, report"
+	@echo "make test          set up and run lint, types, import direction and all quick tests"
+	@echo "make test-all      the same, with what takes long: full benchmarks, all methods"
+	@echo "make test-kernels  the numeric tests under the kernels of other CPUs; ARGS go to pytest"
+	@echo "make bench         the speed and memory table; fails where a bar is missed"
+	@echo "make tiny          train the tiny CLIP anew (three quarters of an hour on 2 cores)"
+	@echo "make clean         remove the environment and caches"
 
 $(VENV)/.core: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -50,14 +51,17 @@ test: lint
 
 test-all: lint
 	SOBA_LONG=1 $(BIN)/python -m pytest -q
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/views.py
-	$(BIN)/python benchmarks/classify.py
+	$(BIN)/python perf/speed.py
+	$(BIN)/python perf/views.py
+	$(BIN)/python perf/classify.py
+
+test-kernels: $(VENV)/.dev
+	$(BIN)/python tests/kernels.py $(ARGS)
 
 bench: $(VENV)/.core
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/views.py
-	$(BIN)/python benchmarks/classify.py
+	$(BIN)/python perf/speed.py
+	$(BIN)/python perf/views.py
+	$(BIN)/python perf/classify.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache out

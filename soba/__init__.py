@@ -6,6 +6,8 @@
 [0, 1, 2, 3]
 """
 
+from soba.adapt.base import Adapter
+from soba.adapt.card import Card
 from soba.adapt.clip_views import ClipViews
 from soba.adapt.gda import GDA
 from soba.adapt.mta import MTA
@@ -17,8 +19,11 @@ from soba.adapt.tda import TDA
 from soba.adapt.tip_adapter import TipAdapter
 from soba.adapt.zero import ZERO
 from soba.adapt.zero_shot import ZeroShot
-from soba.encode.store import FeatureSet
-from soba.registry import adapter, list_adapters, load
+from soba.answers import Answer
+from soba.classifier import Classifier, load
+from soba.encode.encoder import load_encoder
+from soba.feature_set import FeatureSet
+from soba.registry import create_adapter, list_methods, register
 
 __version__ = "0.1.0.dev0"
 
@@ -29,6 +34,10 @@ __all__ = [
     "SOBA",
     "TDA",
     "ZERO",
+    "Adapter",
+    "Answer",
+    "Card",
+    "Classifier",
     "ClipViews",
     "FeatureSet",
     "MTAEnsembleMean",
@@ -36,7 +45,9 @@ __all__ = [
     "SOBAPlus",
     "TipAdapter",
     "ZeroShot",
-    "adapter",
-    "list_adapters",
+    "create_adapter",
+    "list_methods",
     "load",
+    "load_encoder",
+    "register",
 ]

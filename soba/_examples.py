@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from soba.adapt._few_shot import FewShotAdapter
 from soba.adapt.base import Adapter
+from soba.adapt.few_shot import FewShotAdapter
 
 
 def example_stream(
@@ -45,17 +45,17 @@ class Case:
     def __post_init__(self) -> None:
         self.features, self.labels, self.text = example_stream()
         self.rows = self.features  # (n, d), whatever the method takes
-        if self.cls.least_views > 1:
-            self.features = example_views(self.rows, max(10, self.cls.least_views))
+        if self.cls.card.min_views > 1:
+            self.features = example_views(self.rows, max(10, self.cls.card.min_views))
         self.shots, self.shot_labels, _ = example_stream(n=60)
         self.shots[:6], self.shot_labels[:6] = self.rows[:6], np.arange(6)
 
     def make(self) -> Any:
         """A new adapter, fitted if it is of that kind. A low scale leaves some doubt in it."""
-        made = self.cls(self.words(self.text), **({"scale": 20.0} | self.params))
-        if isinstance(made, FewShotAdapter):
-            made.fit(self.array(self.shots), self.shot_labels)
-        return made
+        adapter = self.cls(self.words(self.text), **({"logit_scale": 20.0} | self.params))
+        if isinstance(adapter, FewShotAdapter):
+            adapter.fit(self.array(self.shots), self.shot_labels)
+        return adapter
 
     def array(self, rows: np.ndarray) -> Any:
         """Host values as the kind of array under check."""
@@ -63,7 +63,7 @@ class Case:
 
     def words(self, text: np.ndarray) -> Any:
         """(C, d) text features as the method takes them: of several prompts where it needs them."""
-        if not self.cls.per_prompt:
+        if not self.cls.card.per_prompt:
             return self.array(text)
         noise = np.random.default_rng(0).normal(size=(2, *text.shape))
         return self.array(np.concatenate([text[None], text + 0.02 * noise]))

@@ -1,21 +1,28 @@
-"""Files that are either whole or not there: atomic writes, and checksummed safetensors."""
+"""Files that are either whole or not there: atomic writes, one writer, checksummed safetensors."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
-import tempfile
+import secrets
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
+_HAS_LOCKS = os.name == "posix"
+if _HAS_LOCKS:
+    import fcntl
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # The checksum covers every byte of the file, its own 64 digits counted as zeros.
 _BLANK = "0" * 64
 _BLOCK = 1 << 24  # bytes written at a time
@@ -30,31 +37,148 @@ _CHECKSUM = re.compile(rb'("sha256":")([0-9a-f]{64})(")')
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file to write, which takes the place of `path` when all went well.
 
-    A crash leaves the old file or the new one, never a half.
+    A crash leaves the old file or the new one, never a half, and what it leaves besides is removed
+    by the next one who writes the same file. Of a link, the file that it leads to is written.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"{target}: the folder does not exist")
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes private files; results are not
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        raise FileNotFoundError(f"{path}: the folder does not exist")
+    if os.path.lexists(target) and not target.is_file():  # as root one could replace /dev/null
+        raise ValueError(f"{path}: exists, and is not a file that can be replaced")
+    remove_litter(target)
+    temporary, file = _temporary(target)
+    with file:
+        try:
+            with naming(path, temporary):
+                yield temporary
+                os.fsync(file.fileno())
+                if not _HAS_LOCKS:
+                    file.close()  # Windows moves no open file
+                os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     if hasattr(os, "O_DIRECTORY"):  # make the rename itself survive a power cut
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
+    """A disk that is full says which file it was about."""
+    try:
+        yield
+    except OSError as error:
+        unnamed = error.filename is None and error.errno in _DISK_ERRORS
+        if unnamed or (temporary is not None and error.filename == str(temporary)):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        raise
+
+
+@contextlib.contextmanager
+def alone(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
+    """One process at a time works on this file or in this folder; a second one is refused.
+
+    Where it is to `wait`, it waits until the first one is done. The lock is on a small file,
+    `.lock` in a folder or `.NAME.lock` beside a file, which goes when the work is done. However
+    the run ends, the system lets go of the lock.
+    """
+    place = Path(os.path.realpath(path))
+    inside = place.is_dir()
+    beside = place / ".lock" if inside else place.with_name(f".{place.name}.lock")
+    if not _HAS_LOCKS:  # then nobody watches
+        yield
+        return
+    with _locked(beside, path, "in this folder" if inside else "on this file", wait) as lock:
+        try:
+            yield
+        finally:
+            # The name goes first, then the lock: who waited for this file finds that it is gone.
+            if _is_at(lock, beside):
+                beside.unlink()
+
+
+def _locked(beside: Path, path: str | os.PathLike[str], what: str, wait: bool) -> BinaryIO:
+    """The lock file, open and locked."""
+    while True:
+        lock = beside.open("ab")
+        try:
+            free = _lock(lock, wait=wait)
+        except OSError as error:
+            warnings.warn(  # some network file systems have no locks
+                f"{path}: cannot be locked ({error.strerror}); start no second run {what}",
+                stacklevel=4,
+            )
+            return lock
+        except BaseException:  # interrupted while it waited
+            lock.close()
+            raise
+        if not free:
+            lock.close()
+            raise ValueError(f"{path}: another run is working {what}")
+        if _is_at(lock, beside):
+            return lock
+        lock.close()  # it was removed by a run that has just ended: nobody else would find it
+
+
+def _temporary(target: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside the target, locked for as long as it is open: the sign of a living run."""
+    while True:
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        with naming(target, temporary):
+            file = temporary.open("xb")
+        if _HAS_LOCKS:
+            with contextlib.suppress(OSError):  # without locks nobody removes litter either
+                _lock(file, wait=True)
+        if _is_at(file, temporary):
+            return temporary, file
+        file.close()  # another one took it for litter before it was locked
+
+
+def remove_litter(target: Path) -> None:
+    """Remove what killed runs left of :func:`replacing`; a locked file is still being written."""
+    if not _HAS_LOCKS:  # nor a way to tell a living run from a dead one
+        return
+    litter = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.tmp")
+    for name in filter(litter.fullmatch, os.listdir(target.parent)):
+        temporary = target.with_name(name)
+        with contextlib.suppress(OSError), temporary.open("rb+") as file:
+            if _lock(file):
+                temporary.unlink()
+
+
+def _lock(file: BinaryIO, *, wait: bool = False) -> bool:
+    """Lock an open file, until it is closed; False if somebody else holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK):
+            return False
+        raise
+    return True
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether the open file is what that name leads to now."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def parse_json(content: str | bytes) -> Any:
+    """What JSON of any origin says; all that is wrong with it is a ValueError.
+
+    >>> parse_json('{"a": [1]}')
+    {'a': [1]}
+    """
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def save_arrays(
@@ -87,16 +211,17 @@ def save_checked(
 def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what :func:`save_checked` wrote; any damage raises a ValueError that names the file."""
     content = Path(path).read_bytes()
-    found = _CHECKSUM.search(content, 0, _header_end(content))
-    if found is None:
+    checksum = _CHECKSUM.search(content, 0, _header_end(content))
+    if checksum is None:
         raise ValueError(f"{path}: not a soba state file, or its header is damaged")
-    blanked = content[: found.start(2)] + _BLANK.encode() + content[found.end(2) :]
-    if hashlib.sha256(blanked).hexdigest().encode() != found.group(2):
+    blanked = content[: checksum.start(2)] + _BLANK.encode() + content[checksum.end(2) :]
+    if hashlib.sha256(blanked).hexdigest().encode() != checksum.group(2):
         raise ValueError(f"{path}: checksum mismatch, the file is truncated or corrupted")
     try:
         arrays = safetensors.numpy.load(content)
-        header = json.loads(content[8 : _header_end(content)])
-        meta = json.loads(header["__metadata__"]["meta"])
+        meta = parse_json(parse_json(content[8 : _header_end(content)])["__metadata__"]["meta"])
+        if not isinstance(meta, dict):
+            raise ValueError("its metadata is no JSON object")
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not readable as a soba state file ({error})") from error
     return {name: array.copy() for name, array in arrays.items()}, meta

@@ -11,6 +11,13 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test fails by the clock: a busy machine is slow to draw examples, and to run them.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 ROOT = Path(__file__).parent.parent
 REAL_DATA = Path(os.environ.get("SOBA_REAL_DATA", ROOT.parent / "shared" / "data"))

@@ -1,8 +1,6 @@
 """`soba bench` as a person runs it: in a process of its own, killed without warning."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -10,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from image_trees import Pictures, coop_tree, generated_split, imagenet_tree
+from killed import killed_at
 
-from soba.bench.results import read_results
 from soba.datasets.icons import DOMAINS, drawings_of
+from soba.report.read import read_results
 
 LIVE = [f"icons-{name}" for name in DOMAINS if drawings_of(name)]  # domains that have drawings
 ENV = {"COLUMNS": "160", "PATH": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -38,34 +37,15 @@ def records(results: Path):
     return found
 
 
-def kill_when(results: Path, enough, arguments):
-    """Start a run, and kill it as soon as `enough(results)`."""
-    process = subprocess.Popen(
-        command(*arguments), env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while not enough(results) and process.poll() is None:
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    return process.wait()
-
-
-def begun_encoding(results):
-    return any(path.stat().st_size for path in (results / "features").glob("*.partial"))
-
-
 def killed_and_undisturbed(tmp_path, options, half):
     """Records of a run killed while encoding and again half way, and of a quiet one."""
     killed, quiet = tmp_path / "killed", tmp_path / "quiet"
     arguments = ("icons", "-o", killed, *options)
-    assert kill_when(killed, begun_encoding, arguments) == -signal.SIGKILL
+    killed_at(killed, "features/*.partial", 1, "bench", *arguments, env=ENV)
     assert not records(killed)
-
-    def half_done(results):
-        return len(list((results / "records").glob("*.json"))) >= half
-
-    assert kill_when(killed, half_done, arguments) == -signal.SIGKILL
+    killed_at(killed, "records/*.json", half, "bench", *arguments, env=ENV)
     so_far = records(killed)
-    assert half <= len(so_far) < 2 * half
+    assert len(so_far) == half
     run(*arguments)
     run("icons", "-o", quiet, *options)
     whole = records(killed)

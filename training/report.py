@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from soba.bench.metrics import accuracy
-from soba.bench.plots import curves
 from soba.datasets.icons import DOMAINS, icons
+from soba.encode.features import encode
 from soba.encode.onnx import OnnxEncoder
-from soba.encode.pipeline import encode
 from soba.encode.prompts import classifier, templates
 from soba.encode.tokens import ByteTokenizer
+from soba.report.plots import curves
 
 PROMPTS = ("icon", "single", "seven", "eighty")
 PER_CLASS = 8

@@ -41,7 +41,7 @@ class Batch:
 
 
 @dataclass
-class Clip:
+class ClipScores:
     """What frozen CLIP says of some samples."""
 
     features: Array  # (n, d); for views, the mean of the surest ones
@@ -52,8 +52,11 @@ class Clip:
     probs: Array | None  # (n, C), on request
 
 
-def read_batch(features: Array, width: int) -> Batch:
-    """Check features of shape (d,), (n, d) or (n, V, d) and normalise their rows."""
+def read_batch(features: Array, width: int, *, normalise: bool = True) -> Batch:
+    """Check features of shape (d,), (n, d) or (n, V, d) and normalise their rows.
+
+    Without `normalise` rows keep their lengths: for methods that weigh augmentations by them.
+    """
     xp, x = _floating(features, "features")
     if x.ndim not in (1, 2, 3):
         raise ValueError(f"features must have shape (d,), (n, d) or (n, V, d), not {_shape(x)}")
@@ -64,7 +67,15 @@ def read_batch(features: Array, width: int) -> Batch:
     if x.ndim == 3 and x.shape[1] == 0:
         raise ValueError(f"features of shape {_shape(x)} hold no views")
     single = x.ndim == 1
-    return Batch(xp, _unit(xp, x[None, :] if single else x, "features"), single)
+    rows = x[None, :] if single else x
+    unit = _unit(xp, rows, "features")
+    return Batch(xp, unit if normalise else rows, single)
+
+
+def unit_rows(x: np.ndarray, what: str = "features") -> np.ndarray:
+    """Host rows divided by their lengths, in float32."""
+    unit: np.ndarray = _unit(np, x, what).astype(np.float32, copy=False)
+    return unit
 
 
 def read_text(text_features: Array, *, per_prompt: bool = False) -> np.ndarray:
@@ -89,13 +100,18 @@ def read_text(text_features: Array, *, per_prompt: bool = False) -> np.ndarray:
 
 
 def read_ids(ids: Any, n: int) -> np.ndarray:
-    """Check sample ids: int64, one a sample, none twice."""
+    """Check sample ids: int64, 0 or more, one a sample, none twice."""
     given = to_host(ids) if array_api_compat.is_array_api_obj(ids) else np.asarray(ids)
     if given.size and given.dtype.kind not in "iu":
         raise TypeError(f"ids must be integers, not {given.dtype}")
     given = np.atleast_1d(given)
     if given.shape != (n,):
         raise ValueError(f"ids must have shape ({n},), one a sample, not {given.shape}")
+    if n and int(given.min()) < 0:
+        raise ValueError(
+            f"ids must be 0 or more, not {int(given.min())}: "
+            "negative ones are for samples that come without an id"
+        )
     if n and int(given.max()) >= np.iinfo(np.int64).max:
         raise ValueError("ids must be smaller than the largest int64")
     given = given.astype(np.int64)
@@ -117,7 +133,7 @@ def read_labels(labels: Any, n: int, classes: int) -> np.ndarray:
     return given.astype(np.int64)
 
 
-def clip_view(batch: Batch, text: Array, *, probs: bool = False) -> Clip:
+def score_with_clip(batch: Batch, text: Array, *, probs: bool = False) -> ClipScores:
     """The one way from input to (feature, CLIP logits, pseudo-label, entropy).
 
     `text` is the scaled text matrix in the batch's library. Views follow TDA's loader: of V
@@ -144,13 +160,13 @@ def clip_view(batch: Batch, text: Array, *, probs: bool = False) -> Clip:
             rows = slice(start, start + step)
             labels[rows], entropies[rows], confidences[rows] = confidence(xp, logits[rows, :])
     asked = softmax(xp, logits) if probs else None
-    return Clip(batch.x, logits, labels, entropies, confidences, asked)
+    return ClipScores(batch.x, logits, labels, entropies, confidences, asked)
 
 
 def clip_logits(batch: Batch, text: Array) -> tuple[Array, Array]:
-    """The feature and the CLIP logits of :func:`clip_view`, cheaper where that is all."""
+    """The feature and the CLIP logits of :func:`score_with_clip`, cheaper where that is all."""
     if batch.views:
-        clip = clip_view(batch, text)
+        clip = score_with_clip(batch, text)
         return clip.features, clip.logits
     return batch.x, batch.x @ text.T
 
@@ -229,10 +245,10 @@ def confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray, np.ndarr
     )
 
 
-def _join(xp: Any, parts: list[Clip]) -> Clip:
+def _join(xp: Any, parts: list[ClipScores]) -> ClipScores:
     if len(parts) == 1:
         return parts[0]
-    return Clip(
+    return ClipScores(
         xp.concat([part.features for part in parts]),
         xp.concat([part.logits for part in parts]),
         np.concatenate([part.labels for part in parts]),
@@ -242,7 +258,7 @@ def _join(xp: Any, parts: list[Clip]) -> Clip:
     )
 
 
-def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
+def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> ClipScores:
     n, views, classes = logits.shape
     _, entropies, _ = confidence(xp, xp.reshape(logits, (n * views, classes)))
     order = np.argsort(entropies.reshape(n, views), axis=1, kind="stable")
@@ -256,7 +272,7 @@ def _surest_views(xp: Any, x: Array, logits: Array, want_probs: bool) -> Clip:
     logs = xp.log(xp.maximum(probs, xp.asarray(tiny, dtype=probs.dtype)))
     entropy = xp.maximum(-xp.vecdot(probs, logs), xp.zeros_like(probs[:, 0]))
     labels = to_host(xp.argmax(surest, axis=-1))
-    return Clip(
+    return ClipScores(
         (mean @ x)[:, 0, :],
         surest,
         labels,

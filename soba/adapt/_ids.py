@@ -1,10 +1,13 @@
-"""A set of sample ids that stays small: runs of consecutive ids are kept as intervals.
+"""Which samples were learned from: given ids as a set that stays small, the others as a count.
 
-A stream that numbers its samples 0, 1, 2, ... costs one interval however long it is; ids drawn
-at random cost 16 bytes each, the price of knowing for certain that a sample was seen before.
+Runs of consecutive ids are kept as intervals: shards that number their samples cost one interval
+each, however long they are; ids drawn at random cost 16 bytes each, the price of knowing for
+certain that a sample was seen before.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -24,19 +27,13 @@ class IdSet:
 
     def __init__(self, intervals: np.ndarray | None = None) -> None:
         # (m, 2) half-open intervals, sorted, disjoint, not touching. The largest int64 cannot be
-        # the end of a half-open interval, so `check_ids` refuses it.
+        # the end of a half-open interval, so `read_ids` refuses it.
         self._intervals = np.empty((0, 2), np.int64) if intervals is None else intervals
         self._pending: set[int] = set()
         self._size = int((self._intervals[:, 1] - self._intervals[:, 0]).sum())
-        self._largest = int(self._intervals[-1, 1]) - 1 if len(self._intervals) else -1
 
     def __len__(self) -> int:
         return self._size
-
-    @property
-    def next_free(self) -> int:
-        """One past the largest id, or 0: where a running count can go on without collision."""
-        return max(self._largest + 1, 0)
 
     def contains(self, ids: np.ndarray) -> np.ndarray:
         """(n,) ids -> (n,) bool."""
@@ -55,7 +52,6 @@ class IdSet:
         if len(ids) == 0:
             return
         self._size += len(ids)
-        self._largest = max(self._largest, int(ids.max()))
         first, last = int(ids[0]), int(ids[-1])
         ascending = last - first + 1 == len(ids) and bool((ids[1:] - ids[:-1] == 1).all())
         if ascending and len(self._intervals) and self._intervals[-1, 1] == first:
@@ -88,6 +84,104 @@ class IdSet:
         runs = np.stack([starts, starts + 1], axis=1)
         self._intervals = _join(np.concatenate([self._intervals, runs]))
         self._pending = set()
+
+
+class SeenIds:
+    """The samples of a stream: those that came with ids, and those that it numbered itself.
+
+    Given ids are 0 or more, and the running count goes -1, -2, ..., so the two never collide.
+    `space` says what the ids are counted in, since the same number means another sample
+    elsewhere: "count", or what the given ids are called ("given" unless told otherwise).
+
+    >>> seen = SeenIds()
+    >>> seen.number(None, 3)[0].tolist()
+    [-1, -2, -3]
+    >>> seen.add(seen.number(None, 3)[0])
+    >>> len(seen), seen.space
+    (3, 'count')
+    """
+
+    def __init__(self, given_space: str | None = None) -> None:
+        self.given, self.counted = IdSet(), 0
+        self.given_space = given_space  # as it was called; None: by nobody yet
+
+    def __len__(self) -> int:
+        return len(self.given) + self.counted
+
+    @property
+    def space(self) -> str | None:
+        """None while there is nothing in it and nobody has named one."""
+        if self.counted:
+            return "count"
+        return (self.given_space or "given") if len(self.given) else self.given_space
+
+    def call_given(self, space: str) -> None:
+        """Say what space the given ids are of."""
+        if not isinstance(space, str) or not space or space == "count":
+            raise ValueError(f"an id space needs a name of its own, not {space!r}")
+        known = self.given_space or "given"
+        if len(self.given) and space != known:
+            raise ValueError(f"the ids learned so far are of space {known}, not {space}")
+        self.given_space = space
+
+    def number(self, ids: np.ndarray | None, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of n samples, and the rows among them that were not seen before."""
+        if ids is None:
+            return -1 - np.arange(self.counted, self.counted + n), np.arange(n)
+        return ids, np.flatnonzero(~self.given.contains(ids))
+
+    def add(self, ids: np.ndarray) -> None:
+        """Add ids that :meth:`number` gave, all given or all counted, and none known."""
+        if len(ids) and ids[0] < 0:
+            self.counted += len(ids)
+        else:
+            self.given.add(ids)
+
+    def union(self, other: SeenIds) -> SeenIds:
+        """The samples of either stream, if their ids are of one space."""
+        if self.counted and other.counted:
+            raise ValueError(
+                "both adapters numbered their samples themselves, so that one number names two "
+                "samples: give each shard ids of its own, adapt(..., ids=...)"
+            )
+        if None not in (self.space, other.space) and self.space != other.space:
+            raise ValueError(f"ids of different spaces do not mix: {self.space} and {other.space}")
+        both = SeenIds(self.given_space or other.given_space)
+        both.given = self.given.union(other.given)
+        both.counted = self.counted + other.counted
+        return both
+
+    def copy(self) -> SeenIds:
+        twin = SeenIds(self.given_space)
+        twin.given, twin.counted = self.given.copy(), self.counted
+        return twin
+
+    def knows(self, ids: np.ndarray) -> bool:
+        """Whether all of some ids, given or counted, are in it."""
+        given = ids >= 0
+        return bool(self.given.contains(ids[given]).all() and (-ids[~given] <= self.counted).all())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"seen": self.given.intervals()}
+
+    def meta(self) -> dict[str, Any]:
+        return {"counted": self.counted, "given_space": self.given_space}
+
+    @classmethod
+    def restored(cls, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> SeenIds:
+        """What :meth:`arrays` and :meth:`meta` told of; a file may hold anything."""
+        seen, intervals, counted = cls(), arrays["seen"], meta["counted"]
+        edges = intervals.reshape(-1)
+        if intervals.ndim != 2 or intervals.shape[1] != 2 or intervals.dtype != np.int64:
+            raise ValueError("the known ids are not stored as pairs of int64")
+        if len(edges) and (edges[0] < 0 or not (edges[1:] > edges[:-1]).all()):
+            raise ValueError("the known ids are not stored as ascending intervals")
+        if isinstance(counted, bool) or not isinstance(counted, int) or counted < 0:
+            raise ValueError(f"counted must be a whole number, not {counted!r}")
+        if meta["given_space"] is not None:
+            seen.call_given(meta["given_space"])
+        seen.given, seen.counted = IdSet(np.array(intervals)), counted
+        return seen
 
 
 def _join(intervals: np.ndarray) -> np.ndarray:

@@ -59,11 +59,11 @@ class Schedule:
 
     def boundaries(self, stop: int) -> list[int]:
         """All boundaries up to `stop`."""
-        found, at = [], self.next_after(0)
+        boundaries, at = [], self.next_after(0)
         while at is not None and at <= stop:
-            found.append(at)
+            boundaries.append(at)
             at = self.next_after(at)
-        return found
+        return boundaries
 
     def _growth(self, count: int) -> int:
         at = self._first

@@ -58,7 +58,7 @@ def class_statistics(
     """
     seen = np.flatnonzero(queue.sizes)
     sizes = queue.sizes[seen]
-    width, total = queue.width, int(sizes.sum())
+    width, total = queue.dim, int(sizes.sum())
     mass = sizes.astype(np.float64)
     means = np.empty((len(seen), width))
     stored = queue.features.reshape(-1, width)
@@ -105,19 +105,19 @@ class Ridge:
     With fewer samples than dimensions it works in the space of the samples (Woodbury).
     """
 
-    def __init__(self, found: ClassStatistics, scale: float, ridge: float) -> None:
+    def __init__(self, statistics: ClassStatistics, scale: float, ridge: float) -> None:
         """S is `scale` times the scatter; r is `ridge`."""
         self._ridge, self._root = ridge, np.zeros((0, 0), np.float32)
-        if found.residuals is not None:
-            self._root = found.residuals * np.float32(scale**0.5)
+        if statistics.residuals is not None:
+            self._root = statistics.residuals * np.float32(scale**0.5)
             small = (self._root @ self._root.T).astype(np.float64)
         else:
-            assert found.scatter is not None
-            small = scale * found.scatter
+            assert statistics.scatter is not None
+            small = scale * statistics.scatter
         small[np.diag_indices_from(small)] += ridge
         # The condition number is below tr(S)/r. Up to some ten thousand, float32 is good to about
         # 1e-6, at half the time.
-        well = scale * found.trace <= 65536.0 * ridge
+        well = scale * statistics.trace <= 65536.0 * ridge
         self._inverse = inverse(small.astype(np.float32 if well else np.float64))
         # tr((S + r I)^-1 S) = n - r tr((S + r I)^-1), in either space
         self.trace = len(small) - ridge * float(np.trace(self._inverse, dtype=np.float64))
@@ -146,10 +146,10 @@ class Ridge:
         return single
 
 
-def ridge_solve(found: ClassStatistics, rows: np.ndarray) -> np.ndarray:
+def ridge_solve(statistics: ClassStatistics, rows: np.ndarray) -> np.ndarray:
     """rows @ ((n - 1) C + tr(C) I)^-1: the ridge precision of GDA, up to its factor d."""
-    samples, classes = int(found.sizes.sum()), len(found.seen)
-    return Ridge(found, (samples - 1) / classes, found.trace / classes).solve(rows)
+    samples, classes = int(statistics.sizes.sum()), len(statistics.seen)
+    return Ridge(statistics, (samples - 1) / classes, statistics.trace / classes).solve(rows)
 
 
 def inverse(matrix: np.ndarray) -> np.ndarray:

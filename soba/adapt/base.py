@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,7 +24,15 @@ from soba.adapt._arrays import (
     softmax,
 )
 
-_FORMAT = 1  # of the state; a file of a later format is refused
+# For authors of methods, who check their parameters with these.
+from soba.adapt._values import at_least_zero as at_least_zero
+from soba.adapt._values import checked_scale
+from soba.adapt._values import one_of as one_of
+from soba.adapt._values import positive as positive
+from soba.adapt._values import whole as whole
+from soba.adapt.card import Card
+
+_FORMAT = 2  # of the state; a file of another format is refused
 
 
 class Adapter(ABC):
@@ -31,79 +41,85 @@ class Adapter(ABC):
     Parameters
     ----------
     text_features
-        (C, d) text weights, a row per class; normalised here.
-    scale
+        (C, d) text weights, a row per class; normalised here. A :class:`FeatureSet` in their place
+        brings its logit scale along, so that it cannot be forgotten.
+    logit_scale
         CLIP's logit scale: 100 for OpenAI's models. Entropies and pseudo-labels depend on it.
+        Checkpoints store its logarithm, 4.6052: give exp(4.6052) = 100.
 
     Features are numpy arrays or torch tensors of shape (n, d), (d,) for one sample, or
     (n, V, d) for V views of each; results are of the same kind and on the same device.
     float16 is computed in float32.
+
+    Threads may share an adapter. What changes it (adapt, merge, fit, reset) takes its lock; what
+    only scores works on what was known when the call began, and holds no lock while it computes;
+    state, save, copy and pickling read under the lock, which stays behind. No call ever holds the
+    locks of two adapters.
     """
 
-    name: ClassVar[str]
-    needs: ClassVar[str] = "features"  # what `soba methods` says it needs
-    provenance: ClassVar[str] = "official algorithm"
-    least_views: ClassVar[int] = 1  # above 1 it takes (n, V, d) only
-    episodic: ClassVar[bool] = False  # each image by itself: the order of a stream is nothing to it
-    per_prompt: ClassVar[bool] = False  # built from (P, C, d), a text matrix per prompt
+    card: ClassVar[Card]  # what is known of the method: its name, what it needs, how it looks
 
-    def __init__(self, text_features: Array, *, scale: float = 100.0) -> None:
-        given = read_text(text_features, per_prompt=self.per_prompt)
+    def __init__(self, text_features: Array, *, logit_scale: float = 100.0) -> None:
+        per_prompt = self.card.per_prompt
+        if hasattr(text_features, "text_features"):
+            text_features, logit_scale = _of_set(text_features, logit_scale, per_prompt)
+        given = read_text(text_features, per_prompt=per_prompt)
         self._given_text = given  # float32 unit rows: (C, d), or (P, C, d) of prompts
-        self.text_features = read_text(given.mean(axis=0)) if self.per_prompt else given  # (C, d)
-        self.scale = positive(scale, "scale")
-        if self.scale > 1e38:
-            raise ValueError(f"scale {scale!r} is beyond float32")
-        self._scaled_text = self.text_features * np.float32(self.scale)
+        self.text_features = read_text(given.mean(axis=0)) if per_prompt else given  # (C, d)
+        self.logit_scale = checked_scale(logit_scale)
+        self._scaled_text = self.text_features * np.float32(self.logit_scale)
         self._mirrors: dict[str, tuple[np.ndarray, Any, Array]] = {}
+        self._lock = threading.RLock()
 
     # Verbs ------------------------------------------------------------------------------------
 
     def adapt(self, features: Array, *, ids: Any = None) -> Array:
         """Learn from each sample in order, then score it: (n, d) -> (n, C) logits.
 
-        `ids` are int64, unique within a stream; a sample whose id is known is scored and changes
-        nothing. By default samples are numbered by the running count.
+        `ids` are int64, 0 or more, unique within a stream; a sample whose id is known is scored
+        and changes nothing. Samples without ids are counted -1, -2, ... and are all new.
         """
         batch = self._read(features)
         checked = None if ids is None else read_ids(ids, len(batch))
-        return batch.unwrap(self._adapt(batch, checked))
+        with self._lock:
+            return batch.unwrap(self._adapt(batch, checked))
 
-    def predict(self, features: Array) -> Array:
+    def logits(self, features: Array) -> Array:
         """Logits (n, C) under what is known now; changes nothing."""
         batch = self._read(features)
-        return batch.unwrap(self._predict(batch))
+        return batch.unwrap(self._view()._logits(batch))
 
-    def predict_proba(self, features: Array) -> Array:
+    def probabilities(self, features: Array) -> Array:
         """Probabilities (n, C) under what is known now; changes nothing."""
         batch = self._read(features)
-        return batch.unwrap(self._probabilities(batch, self._predict(batch)))
+        return batch.unwrap(self._view()._chances(batch))
 
-    def top(self, features: Array, k: int = 1) -> tuple[Array, Array]:
+    def top_k(self, features: Array, k: int = 1) -> tuple[Array, Array]:
         """The k likeliest classes of each sample and their probabilities, (n, k) each."""
-        if not 1 <= k <= self.classes:
-            raise ValueError(f"k must be between 1 and the {self.classes} classes, not {k}")
+        if not 1 <= k <= self.n_classes:
+            raise ValueError(f"k must be between 1 and the {self.n_classes} classes, not {k}")
         batch = self._read(features)
-        xp, probs = batch.xp, self._probabilities(batch, self._predict(batch))
+        xp, probs = batch.xp, self._view()._chances(batch)
         indices = xp.argsort(-probs, axis=-1, stable=True)[:, :k]
         return batch.unwrap(indices), batch.unwrap(xp.take_along_axis(probs, indices, axis=-1))
 
-    def decide(self, features: Array, *, unsure: float = 0.0) -> Array:
-        """The likeliest class of each sample; -1 where its probability is below `unsure`."""
-        if not 0.0 <= unsure <= 1.0:
-            raise ValueError(f"unsure must be a probability, not {unsure!r}")
+    def predict(self, features: Array, *, min_confidence: float = 0.0) -> Array:
+        """The likeliest class of each sample; -1 where it is less likely than `min_confidence`."""
+        if not 0.0 <= min_confidence <= 1.0:
+            raise ValueError(f"min_confidence must be a probability, not {min_confidence!r}")
         batch = self._read(features)
-        xp, probs = batch.xp, self._probabilities(batch, self._predict(batch))
+        xp, probs = batch.xp, self._view()._chances(batch)
         classes = xp.argmax(probs, axis=-1)
-        sure = xp.max(probs, axis=-1) >= unsure
+        sure = xp.max(probs, axis=-1) >= min_confidence
         return batch.unwrap(xp.where(sure, classes, xp.full_like(classes, -1)))
 
     def reset(self) -> Self:
         """Forget everything that was learned from samples."""
-        self._reset()
+        with self._lock:
+            self._reset()
         return self
 
-    def clone(self) -> Self:
+    def copy(self) -> Self:
         """An independent adapter in the same state."""
         return type(self).from_state(self.state())
 
@@ -113,37 +129,60 @@ class Adapter(ABC):
         Stored samples are scored and queued again, so a class can be added, dropped or renamed
         without starting over. Returns a new adapter; with the same text, a plain copy.
         """
-        text = read_text(text_features, per_prompt=self.per_prompt)
-        if text.shape[-1] != self.width:
+        text = read_text(text_features, per_prompt=self.card.per_prompt)
+        if text.shape[-1] != self.dim:
             raise ValueError(
-                f"text features have {text.shape[-1]} dimensions where the adapter has {self.width}"
+                f"text features have {text.shape[-1]} dimensions where the adapter has {self.dim}"
             )
         if np.array_equal(text, self._given_text):
-            return self.clone()
+            return self.copy()
         twin = type(self)(text, **self.params)
-        twin._take_over(self)
+        with self._lock:
+            twin._take_over(self)
         return twin
 
     # State ------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """All there is to know: {"meta": plain values, "arrays": name -> numpy array}."""
-        meta = {"format": _FORMAT, "adapter": self.name, "params": self.params} | self._meta()
-        arrays = {"text_features": self._given_text} | self._arrays()
-        return {"meta": meta, "arrays": {name: np.array(a) for name, a in arrays.items()}}
+        with self._lock:
+            meta = {"format": _FORMAT, "adapter": self.name, "params": self.params} | self._meta()
+            arrays = {"text_features": self._given_text} | self._arrays()
+            return {"meta": meta, "arrays": {name: np.array(a) for name, a in arrays.items()}}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """The adapter that :meth:`state` described."""
+        meta, arrays = cls._checked_state(state)
+        adapter = cls(arrays["text_features"], **meta["params"])
+        adapter._take_up(arrays, meta)
+        return adapter
+
+    @classmethod
+    def _checked_state(cls, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The meta data and copies of the arrays, if they can be of this method."""
         meta = state["meta"]
         arrays = {name: np.array(array) for name, array in state["arrays"].items()}
         if meta["format"] != _FORMAT:
-            raise ValueError(f"state of format {meta['format']}, this version reads {_FORMAT}")
-        if meta["adapter"] != cls.name:
-            raise ValueError(f"state of adapter {meta['adapter']!r}, not of {cls.name!r}")
-        adapter = cls(arrays["text_features"], **meta["params"])
-        adapter._restore(arrays, meta)
-        return adapter
+            raise ValueError(f"state of format {meta['format']!r}, this version reads {_FORMAT}")
+        if meta["adapter"] != cls.card.name:
+            raise ValueError(f"state of adapter {meta['adapter']!r}, not of {cls.card.name!r}")
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"{name} holds NaN or infinite values")
+        return meta, arrays
+
+    def _take_up(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Restore what a state holds, and see that it serves."""
+        self._restore(arrays, meta)
+        try:
+            serves = bool(np.isfinite(self._try_out()).all())
+        except KeyError as error:
+            raise ValueError(f"the stored arrays do not fit together: no {error}") from error
+        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"the stored arrays do not fit together ({error})") from error
+        if not serves:
+            raise ValueError("the stored arrays give NaN or infinite logits")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_state, (self.state(),)
@@ -158,28 +197,37 @@ class Adapter(ABC):
         save_checked(path, state["arrays"], meta)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], text: Array | None = None, **expected: Any) -> Self:
-        """Read a state file; `text` and hyper-parameters, where given, must match what is in it."""
-        return cls._loaded(path, *load_checked(path), text, expected)
+    def load(
+        cls, path: str | os.PathLike[str], *, expect: Mapping[str, Any] | None = None, **needs: Any
+    ) -> Self:
+        """Read a state file.
+
+        `expect` holds hyper-parameters by name, and "text_features", that must be what is in the
+        file. Methods that tune prompts need `encoder=`, the model they were learned with.
+        """
+        arrays, meta = load_checked(path)
+        return cls._loaded(path, {"meta": meta, "arrays": arrays}, expect or {}, needs)
 
     @classmethod
     def _loaded(
         cls,
         path: str | os.PathLike[str],
-        arrays: dict[str, np.ndarray],
-        meta: dict[str, Any],
-        text: Array | None,
-        expected: dict[str, Any],
+        state: dict[str, Any],
+        expect: Mapping[str, Any],
+        needs: Mapping[str, Any],
     ) -> Self:
         try:
-            adapter = cls.from_state({"meta": meta, "arrays": arrays})
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            adapter = cls.from_state(state, **needs)
+        except KeyError as error:
+            raise ValueError(f"{path}: {error.args[0]} is missing from the state") from error
+        except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"{path}: {error}") from error
-        if text is not None:
-            given = read_text(text, per_prompt=cls.per_prompt)
-            if not np.array_equal(given, adapter._given_text):
-                raise ValueError(f"{path}: saved with other text features than the ones given")
-        for name, value in expected.items():
+        for name, value in expect.items():
+            if name == "text_features":
+                expected = read_text(value, per_prompt=cls.card.per_prompt)
+                if not np.array_equal(expected, adapter._given_text):
+                    raise ValueError(f"{path}: saved with other text features than the ones given")
+                continue
             if name not in adapter.params:
                 raise ValueError(f"{path}: {cls.__name__} has no parameter {name!r}")
             if adapter.params[name] != _plain(value):
@@ -191,12 +239,17 @@ class Adapter(ABC):
     # What it is -------------------------------------------------------------------------------
 
     @property
-    def classes(self) -> int:
+    def name(self) -> str:
+        """The method's name, as its card has it."""
+        return self.card.name
+
+    @property
+    def n_classes(self) -> int:
         """Number of classes C."""
         return int(self.text_features.shape[0])
 
     @property
-    def width(self) -> int:
+    def dim(self) -> int:
         """Number of feature dimensions d."""
         return int(self.text_features.shape[1])
 
@@ -208,21 +261,28 @@ class Adapter(ABC):
     def __repr__(self) -> str:
         defaults = parameter_defaults(type(self))
         changed = [f"{k}={v!r}" for k, v in self.params.items() if v != _plain(defaults[k])]
-        size = f"{self.classes} classes x {self.width}"
+        size = f"{self.n_classes} classes x {self.dim}"
         return f"{type(self).__name__}({', '.join([f'<{size}>', *changed])})"
 
     # For methods to fill in -------------------------------------------------------------------
 
     @abstractmethod
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         """Logits under the present state."""
 
     def _adapt(self, batch: Batch, ids: np.ndarray | None) -> Array:
         """Learn and score; a method that learns nothing just scores."""
-        return self._predict(batch)
+        return self._logits(batch)
 
-    def _probabilities(self, batch: Batch, logits: Array) -> Array:
-        return softmax(batch.xp, logits)
+    def _view(self) -> Self:
+        """This adapter as it is now, to score with: what is learned later does not change it.
+
+        A shallow copy, so a method whose learning changes arrays in place copies these as well.
+        """
+        view = object.__new__(type(self))
+        with self._lock:
+            view.__dict__.update(self.__dict__)
+        return view
 
     def _reset(self) -> None:
         return None
@@ -240,18 +300,28 @@ class Adapter(ABC):
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         return None
 
+    def _try_out(self) -> Array:
+        """Logits of some sample, to see that what was restored from a file serves."""
+        if self.card.episodic:  # it has learned nothing
+            return np.zeros(1)
+        return self._logits(Batch(np, self.text_features[:1], False))
+
     # For methods to use -----------------------------------------------------------------------
 
     def _read(self, features: Array) -> Batch:
         """Checked input, with as many views as the method needs."""
-        batch = read_batch(features, self.width)
+        batch = read_batch(features, self.dim)
         views = int(batch.x.shape[1]) if batch.views else 1
-        if views < self.least_views:
+        if views < self.card.min_views:
             raise ValueError(
-                f"{self.name} needs views: features of shape (n, V, {self.width}) with V of "
-                f"{self.least_views} at least, not {tuple(features.shape)}"
+                f"{self.name} needs views: features of shape (n, V, {self.dim}) with V of "
+                f"{self.card.min_views} at least, not {tuple(features.shape)}"
             )
         return batch
+
+    def _chances(self, batch: Batch) -> Array:
+        """Probabilities under the present state."""
+        return softmax(batch.xp, self._logits(batch))
 
     def _clip_logits(self, batch: Batch) -> tuple[Array, Array]:
         """(features, CLIP logits) of a batch."""
@@ -268,11 +338,16 @@ class Adapter(ABC):
         return mirrored
 
 
-def read_note(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What was noted when a state was saved; empty if nothing was."""
-    _, meta = load_checked(path)
-    note = meta.get("note")
-    return note if isinstance(note, dict) else {}
+def _of_set(features: Any, logit_scale: float, per_prompt: bool) -> tuple[Array, float]:
+    """The text features and the logit scale of a feature set; a scale that was given must agree."""
+    text = features.prompt_features if per_prompt else features.text_features
+    if text is None:
+        raise ValueError(f"{features.source or 'the feature set'}: has no text features per prompt")
+    if logit_scale not in (100.0, features.logit_scale):  # 100: nobody said anything
+        raise ValueError(
+            f"logit_scale {logit_scale!r}, where the feature set has {features.logit_scale!r}"
+        )
+    return text, features.logit_scale
 
 
 def parameter_defaults(cls: type[Adapter]) -> dict[str, Any]:
@@ -283,34 +358,6 @@ def parameter_defaults(cls: type[Adapter]) -> dict[str, Any]:
         for name, parameter in signature.parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-
-
-def positive(value: float, name: str) -> float:
-    """`value` as a float, if it is a positive number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"{name} must be positive and finite, not {value!r}")
-    return float(value)
-
-
-def whole(value: int, name: str, least: int = 1) -> int:
-    """`value` as an int, if it is a whole number and large enough."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be a whole number, {least} at least, not {value!r}")
-    return int(value)
-
-
-def at_least_zero(value: float, name: str) -> float:
-    """`value` as a float, if it is zero or a positive number."""
-    return 0.0 if value == 0 and not isinstance(value, bool) else positive(value, name)
-
-
-def one_of(value: str, known: tuple[str, ...], name: str) -> str:
-    """`value`, if it is one of the known words."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-    return value
 
 
 def _plain(value: Any) -> Any:

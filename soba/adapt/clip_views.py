@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from soba.adapt._arrays import Array, Batch
 from soba.adapt.base import Adapter
+from soba.adapt.card import Card
 
 
 class ClipViews(Adapter):
@@ -21,15 +22,19 @@ class ClipViews(Adapter):
 
     >>> import numpy as np
     >>> views = np.array([[[0.6, 0.8], [0.0, 1.0], [0.8, 0.6]]])  # the second is the surest
-    >>> ClipViews(np.eye(2), scale=10.0).adapt(views).tolist()
+    >>> ClipViews(np.eye(2), logit_scale=10.0).adapt(views).tolist()
     [[0.0, 10.0]]
     """
 
-    name: ClassVar[str] = "clip+views"
-    needs: ClassVar[str] = "views"
-    provenance: ClassVar[str] = "control"
-    least_views: ClassVar[int] = 2
-    episodic: ClassVar[bool] = True
+    card: ClassVar[Card] = Card(
+        "clip+views",
+        title="CLIP + views",
+        colour="#8a959d",
+        family="episodic",
+        needs={"views"},
+        min_views=2,
+        provenance="control",
+    )
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         return self._clip_logits(batch)[1]

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch
-from soba.adapt._few_shot import FewShotAdapter
+from soba.adapt._arrays import Array, Batch, unit_rows
 from soba.adapt.base import at_least_zero
+from soba.adapt.card import Card
+from soba.adapt.few_shot import FewShotAdapter
 
 ALPHAS = tuple(10.0**power for power in range(-4, 3))
 
@@ -32,36 +33,43 @@ class GDA(FewShotAdapter):
     >>> rng = np.random.default_rng(0)
     >>> labels = np.arange(40) % 2
     >>> shots = np.eye(8)[labels] + 0.3 * rng.normal(size=(40, 8))
-    >>> gda = GDA(rng.normal(size=(2, 8)), scale=1.0, alpha=1.0).fit(shots, labels)
-    >>> gda.predict(np.eye(8)[:2]).argmax(axis=1).tolist()
+    >>> gda = GDA(rng.normal(size=(2, 8)), logit_scale=8.0, alpha=10.0).fit(shots, labels)
+    >>> gda.logits(np.eye(8)[:2]).argmax(axis=1).tolist()
     [0, 1]
     """
 
-    name: ClassVar[str] = "gda"
+    card: ClassVar[Card] = Card(
+        "gda",
+        title="GDA",
+        colour="#806a00",
+        family="few-shot",
+        needs={"features", "labels"},
+        provenance="official algorithm",
+    )
 
     def __init__(
-        self, text_features: Array, *, scale: float = 100.0, alpha: float | None = None
+        self, text_features: Array, *, logit_scale: float = 100.0, alpha: float | None = None
     ) -> None:
-        super().__init__(text_features, scale=scale)
+        super().__init__(text_features, logit_scale=logit_scale)
         self.alpha = None if alpha is None else at_least_zero(alpha, "alpha")
 
     def _join_views(self, x: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        # Every augmentation is a sample of its own, as in the official code.
-        return x.reshape(-1, self.width), np.repeat(targets, x.shape[1])
+        # Every augmentation is a unit sample of its own, as in the official code.
+        return unit_rows(x).reshape(-1, self.dim), np.repeat(targets, x.shape[1])
 
     def _fit(self, rows: np.ndarray, targets: np.ndarray) -> None:
-        counts = np.bincount(targets, minlength=self.classes)
-        means = np.zeros((self.classes, self.width))
+        counts = np.bincount(targets, minlength=self.n_classes)
+        means = np.zeros((self.n_classes, self.dim))
         np.add.at(means, targets, rows)
         means /= counts[:, None]
         residuals = rows - means[targets]
         covariance = residuals.T @ residuals / max(len(rows) - 1, 1)
         if not np.trace(covariance) > 0.0:
             raise ValueError("the labelled samples have no scatter within their classes")
-        ridge = (len(rows) - 1) * covariance + np.trace(covariance) * np.eye(self.width)
-        weights = self.width * np.linalg.solve(ridge, means.T).T
+        ridge = (len(rows) - 1) * covariance + np.trace(covariance) * np.eye(self.dim)
+        weights = self.dim * np.linalg.solve(ridge, means.T).T
         self._weights = weights.astype(np.float32, order="C")
-        bias = -np.log(self.classes) - 0.5 * (weights * means).sum(axis=1)
+        bias = -np.log(self.n_classes) - 0.5 * (weights * means).sum(axis=1)
         self._bias = bias.astype(np.float32)
 
     def _tune(self, val: tuple[np.ndarray, np.ndarray] | None) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 
 from soba.adapt._arrays import Array, Batch, softmax, view_blocks
 from soba.adapt.base import Adapter, at_least_zero, positive, whole
+from soba.adapt.card import CROPS, Card, PaperSettings, PaperViews
 
 _NEIGHBOURS = 0.3  # share of the other views that set a view's bandwidth
 _ROUNDS_AT_MOST = 1000  # where asked to run to the fixed point
@@ -72,30 +73,36 @@ class MTA(Adapter):
 
     >>> import numpy as np
     >>> views = np.array([[[1.0, 0.1, 0], [1, 0.2, 0], [1, 0, 0.1], [0, 1, 0.1], [0.1, 0, 1]]])
-    >>> mta = MTA(np.eye(3), scale=10.0)
+    >>> mta = MTA(np.eye(3), logit_scale=10.0)
     >>> mta.adapt(views).round(1).tolist()
     [[10.0, 1.0, 0.0]]
     >>> mta.solve(views)[1].round(2).tolist()
     [[0.92, 0.04, 0.04, 0.0, 0.0]]
     """
 
-    name: ClassVar[str] = "mta"
-    needs: ClassVar[str] = "views"
-    least_views: ClassVar[int] = 5  # with fewer, a view has no nearest 30% of the others
-    episodic: ClassVar[bool] = True
+    card: ClassVar[Card] = Card(
+        "mta",
+        title="MTA",
+        colour="#546b40",
+        family="episodic",
+        needs={"views"},
+        min_views=5,  # with fewer, a view has no nearest 30% of the others
+        provenance="official algorithm",
+        paper=PaperSettings(views=PaperViews(CROPS, CROPS, CROPS), one_prompt=True),
+    )
 
     def __init__(
         self,
         text_features: Array,
         *,
-        scale: float = 100.0,
+        logit_scale: float = 100.0,
         lambda_q: float = 4.0,
         lambda_y: float = 0.2,
         iterations: int | None = 5,
         inner: int = 5,
         tolerance: float = 1e-6,
     ) -> None:
-        super().__init__(text_features, scale=scale)
+        super().__init__(text_features, logit_scale=logit_scale)
         self.lambda_q = at_least_zero(lambda_q, "lambda_q")
         self.lambda_y = positive(lambda_y, "lambda_y")
         self.iterations = None if iterations is None else whole(iterations, "iterations")
@@ -112,15 +119,15 @@ class MTA(Adapter):
         batch = self._read(features)
         xp, text = batch.xp, self._mirror("columns", self._columns, batch)
         blocks = [
-            self._modes(xp, x, Views.of(xp, x), text) for x in view_blocks(batch, self.classes)
+            self._modes(xp, x, Views.of(xp, x), text) for x in view_blocks(batch, self.n_classes)
         ]
         return xp.concat([mode for mode, _ in blocks]), xp.concat([y for _, y in blocks])
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         xp, text = batch.xp, self._mirror("columns", self._columns, batch)
         blocks = [
             self._modes(xp, x, Views.of(xp, x), text)[0] @ text
-            for x in view_blocks(batch, self.classes)
+            for x in view_blocks(batch, self.n_classes)
         ]
         return blocks[0] if len(blocks) == 1 else xp.concat(blocks)
 

@@ -14,8 +14,9 @@ import numpy as np
 from soba.adapt._arrays import Array, Batch
 from soba.adapt._schedule import Refresh
 from soba.adapt._statistics import class_statistics
-from soba.adapt._stream import PrototypeAdapter
 from soba.adapt.base import at_least_zero, one_of
+from soba.adapt.card import AUGMIX, ONE_VIEW, Card, PaperSettings, PaperViews
+from soba.adapt.queue_adapter import PrototypeAdapter
 
 
 class NCM(PrototypeAdapter):
@@ -40,13 +41,19 @@ class NCM(PrototypeAdapter):
     [0, 1, 0]
     """
 
-    name: ClassVar[str] = "ncm"
+    card: ClassVar[Card] = Card(
+        "ncm",
+        title="NCM",
+        colour="#c676c6",
+        provenance="re-implementation from the paper",
+        paper=PaperSettings(schedule="tenths", views=PaperViews(ONE_VIEW, AUGMIX, ONE_VIEW)),
+    )
 
     def __init__(
         self,
         text_features: Array,
         *,
-        scale: float = 100.0,
+        logit_scale: float = 100.0,
         capacity: int | None = 16,
         alpha: float = 15.0,
         metric: str = "cosine",
@@ -54,20 +61,20 @@ class NCM(PrototypeAdapter):
         total: int | None = None,
         max_gap: int | None = None,
     ) -> None:
-        super().__init__(text_features, scale=scale)
+        super().__init__(text_features, logit_scale=logit_scale)
         self.capacity, self.alpha = capacity, at_least_zero(alpha, "alpha")
         self.metric = one_of(metric, ("cosine", "l1", "l2"), "metric")
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
         self._reset()
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
-        found = class_statistics(self.queue, scatter=False)
-        if len(found.seen) < 2:
+        by_class = class_statistics(self.queue, scatter=False)
+        if len(by_class.seen) < 2:
             return None
-        means = found.means
+        means = by_class.means
         if self.metric == "cosine":
             means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-        return self._spread(found.seen, means)
+        return self._spread(by_class.seen, means)
 
     def _score(self, batch: Batch, features: Array) -> Array:
         if self.metric == "cosine":

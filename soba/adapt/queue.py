@@ -4,18 +4,26 @@ Paper: SOBA (ICCV 2025), Algorithm 2; TDA's caches (CVPR 2024) follow the same r
 keep "the first that came" on equal entropies, this queue keeps the smaller id. So its content is
 the `capacity` smallest by (entropy, id), a pure function of the *set* of samples: neither arrival
 order, nor batching, nor sharding, nor repetition changes it. Everything else is built on that.
+
+Ids that a stream counts itself run -1, -2, ...: among these, and against ids that were given, the
+first that came is the smaller one.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from soba.adapt._order import TWIN_GAP, before, canonical_order, settle_twins
+from soba.adapt._stored_queue import check_stored
+
 Fetch = Callable[[np.ndarray], np.ndarray]  # (m,) row numbers -> what those rows hold, on the host
 _FIRST = np.zeros(1, np.int64)
-TWIN_GAP = 1e-6  # in every coordinate: features this close are copies of one image
+_FEW_SLOTS = 16  # a class to begin with: a large capacity costs nothing until it is used
+MOST_CAPACITY = 1 << 20  # more than this a class is a mistake, or means everything
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class EntropyQueue:
 
     Parameters
     ----------
-    classes, width
+    n_classes, dim
         Number of classes, and of feature dimensions.
     capacity
         Samples kept per class; None keeps everything.
@@ -48,7 +56,7 @@ class EntropyQueue:
 
     Cost: O(m log m) for a block of m candidates; C * capacity * d floats.
 
-    >>> queue = EntropyQueue(classes=2, width=1, capacity=2)
+    >>> queue = EntropyQueue(n_classes=2, dim=1, capacity=2)
     >>> queue.update(np.array([[1.0], [2.0], [3.0]]), labels=[0, 0, 0], entropies=[0.3, 0.1, 0.2],
     ...              ids=[10, 11, 12])
     >>> queue.items().ids.tolist()
@@ -57,8 +65,8 @@ class EntropyQueue:
 
     def __init__(
         self,
-        classes: int,
-        width: int,
+        n_classes: int,
+        dim: int,
         capacity: int | None,
         *,
         extra_width: int = 0,
@@ -70,21 +78,26 @@ class EntropyQueue:
             raise ValueError(
                 f"capacity must be a whole number, 1 at least, or None, not {capacity!r}"
             )
-        self.classes, self.width, self.capacity = classes, width, capacity
+        if capacity is not None and capacity > MOST_CAPACITY:
+            raise ValueError(
+                f"capacity must be {MOST_CAPACITY} at most, not {capacity}; None keeps everything"
+            )
+        self.n_classes, self.dim = n_classes, dim
+        self.capacity = None if capacity is None else int(capacity)
         self.extra_width, self.twin_tolerance = extra_width, twin_tolerance
-        self._allocate(1 if capacity is None else int(capacity))
+        self._allocate(1 if self.capacity is None else min(self.capacity, _FEW_SLOTS))
 
     def _allocate(self, slots: int) -> None:
         # By slot, in no order: a sample stays in its slot until it is pushed out, and the next one
         # takes it. So n samples fill the first n slots; the rest are zeros, which cost no memory
         # until they are written.
-        self.features = np.zeros((self.classes, slots, self.width), np.float32)
-        self.extra = np.zeros((self.classes, slots, self.extra_width), np.uint8)
+        self.features = np.zeros((self.n_classes, slots, self.dim), np.float32)
+        self.extra = np.zeros((self.n_classes, slots, self.extra_width), np.uint8)
         # By rank in the class: sorted by (entropy, id).
-        self.entropies = np.full((self.classes, slots), np.inf)
-        self.ids = np.full((self.classes, slots), -1, np.int64)
-        self.slots = np.tile(np.arange(slots), (self.classes, 1))  # where the features are
-        self.sizes = np.zeros(self.classes, np.int64)
+        self.entropies = np.full((self.n_classes, slots), np.inf)
+        self.ids = np.full((self.n_classes, slots), -1, np.int64)
+        self.slots = np.tile(np.arange(slots), (self.n_classes, 1))  # where the features are
+        self.sizes = np.zeros(self.n_classes, np.int64)
 
     def __len__(self) -> int:
         return int(self.sizes.sum())
@@ -100,9 +113,14 @@ class EntropyQueue:
         arrays = (self.features, self.extra, self.entropies, self.ids, self.slots)
         return sum(array.nbytes for array in arrays)
 
+    @property
+    def _grown(self) -> bool:
+        """Whether a class that has no free slot is full."""
+        return self.entropies.shape[1] == self.capacity
+
     def admits(self, labels: np.ndarray, entropies: np.ndarray) -> np.ndarray:
         """Which rows could enter the queue as it is (a superset: ties count as yes)."""
-        if self.capacity is None:
+        if not self._grown:
             return np.ones(len(labels), bool)
         # A slot that is free has infinite entropy, so a class that is not full admits everything.
         worst = self.entropies[labels, -1]
@@ -155,15 +173,14 @@ class EntropyQueue:
                 extra and (lambda some: extra(rows[some])),
             )
 
-    def merge(self, other: EntropyQueue) -> None:
+    def merge(self, items: Items) -> None:
         """Take in the samples of another queue over the same classes."""
-        items = other.items()
         self.update(items.features, items.labels, items.entropies, items.ids, items.extra)
 
     def items(self) -> Items:
         """The samples in canonical order (class, entropy, id)."""
         filled = self.filled
-        labels = np.repeat(np.arange(self.classes), self.sizes)
+        labels = np.repeat(np.arange(self.n_classes), self.sizes)
         slots = self.slots[filled]
         return Items(
             self.features[labels, slots],
@@ -172,54 +189,6 @@ class EntropyQueue:
             self.ids[filled],
             self.extra[labels, slots],
         )
-
-    def lifetimes(
-        self, labels: np.ndarray, entropies: np.ndarray, ids: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """When each sample would be in the queue if the rows were offered one after another.
-
-        Row i of a block is in the queue from step i (if it enters at all) until the step at which
-        it is pushed out. Returns `enters` (n,) bool; `leaves` (n,), the step at which each new row
-        leaves (n: it stays); and `old_leaves` (C, slots), the same for the present members, by
-        slot. Nothing is changed.
-        """
-        n, slots = len(ids), self.entropies.shape[1]
-        enters = np.zeros(n, bool)
-        leaves = np.full(n, n)
-        old_leaves = np.full((self.classes, slots), n)
-        capacity = self.capacity
-        members: dict[int, list[tuple[float, int, int]]] = {}  # class -> [(entropy, id, column)]
-        rows = np.flatnonzero(self.admits(labels, entropies))
-        for step, label, entropy, id_ in zip(
-            rows.tolist(),
-            labels[rows].tolist(),
-            entropies[rows].tolist(),
-            ids[rows].tolist(),
-            strict=True,
-        ):
-            inside = members.get(label)
-            if inside is None:
-                size = int(self.sizes[label])
-                inside = members[label] = list(
-                    zip(
-                        self.entropies[label, :size].tolist(),
-                        self.ids[label, :size].tolist(),
-                        (-1 - self.slots[label, :size]).tolist(),  # negative: a present member
-                        strict=True,
-                    )
-                )
-            inside.append((entropy, id_, step))
-            enters[step] = True
-            if capacity is not None and len(inside) > capacity:
-                last = max(range(len(inside)), key=inside.__getitem__)
-                column = inside.pop(last)[2]
-                if column == step:
-                    enters[step] = False
-                elif column >= 0:
-                    leaves[column] = step
-                else:
-                    old_leaves[label, -1 - column] = step
-        return enters, leaves, old_leaves
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The content as arrays, a row per sample, for a state file."""
@@ -234,34 +203,27 @@ class EntropyQueue:
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Replace the content by what :meth:`arrays` gave, to the bit."""
-        labels = arrays["labels"]
-        sizes = np.bincount(labels, minlength=self.classes)
-        if len(sizes) > self.classes or (self.capacity and sizes.max(initial=0) > self.capacity):
-            raise ValueError("the stored queue does not fit these classes and this capacity")
-        if self.capacity is None:
-            self._allocate(_roomy(int(sizes.max(initial=1))))
-        else:
-            self._allocate(self.capacity)
+        check_stored(
+            arrays,
+            n_classes=self.n_classes,
+            dim=self.dim,
+            capacity=self.capacity,
+            extra_width=self.extra_width,
+        )
+        most = int(np.bincount(arrays["labels"]).max(initial=1))
+        self._allocate(self._room(most))
         self._fill(arrays)
 
     def _fill(self, arrays: dict[str, np.ndarray]) -> None:
         labels = arrays["labels"]
-        self.sizes = np.bincount(labels, minlength=self.classes).astype(np.int64)
+        self.sizes = np.bincount(labels, minlength=self.n_classes).astype(np.int64)
         starts = np.cumsum(self.sizes) - self.sizes
         rank = np.arange(len(labels)) - starts[labels]
         for name in ("features", "entropies", "ids", "extra"):  # slot = rank
             getattr(self, name)[labels, rank] = arrays[name]
 
     def copy(self) -> EntropyQueue:
-        twin = EntropyQueue(
-            self.classes,
-            self.width,
-            self.capacity,
-            extra_width=self.extra_width,
-            twin_tolerance=self.twin_tolerance,
-        )
-        twin.restore(self.arrays())
-        return twin
+        return copy.deepcopy(self)
 
     def _insert_one(
         self,
@@ -274,7 +236,7 @@ class EntropyQueue:
         """The block insertion for one row, without its sorting: streams live here."""
         size = int(self.sizes[label])
         entropies, ids = self.entropies[label], self.ids[label]
-        if self.capacity is not None and entropy > entropies[-1] * (1.0 + self.twin_tolerance):
+        if self._grown and entropy > entropies[-1] * (1.0 + self.twin_tolerance):
             return
         if self.twin_tolerance:
             close = np.abs(entropies[:size] - entropy) <= self.twin_tolerance * np.abs(entropy)
@@ -287,10 +249,10 @@ class EntropyQueue:
                     return
         # Rank among the members by (entropy, id).
         rank = int(entropies[:size].searchsorted(entropy, side="left"))
-        while rank < size and entropies[rank] == entropy and ids[rank] < id_:
+        while rank < size and entropies[rank] == entropy and before(ids[rank], id_):
             rank += 1
         if size == len(entropies):
-            if self.capacity is None:
+            if not self._grown:
                 self._grow(size + 1)
                 entropies, ids = self.entropies[label], self.ids[label]
             elif rank == size:
@@ -316,9 +278,9 @@ class EntropyQueue:
         extra: Fetch | None,
     ) -> None:
         """Sort the new rows together with the members of their classes; keep the first of each."""
-        if self.capacity is None:
-            self._grow(int((self.sizes + np.bincount(labels, minlength=self.classes)).max()))
-        touched = np.zeros(self.classes, bool)
+        if not self._grown:
+            self._grow(int((self.sizes + np.bincount(labels, minlength=self.n_classes)).max()))
+        touched = np.zeros(self.n_classes, bool)
         touched[labels] = True
         old_label, old_rank = np.nonzero(self.filled & touched[:, None])
         old_slot = self.slots[old_label, old_rank]
@@ -328,18 +290,18 @@ class EntropyQueue:
         all_ids = np.concatenate([self.ids[old_label, old_rank], ids])
 
         def feature_rows(rows: np.ndarray) -> np.ndarray:
-            stored, out = rows < old, np.empty((len(rows), self.width), np.float32)
+            stored, out = rows < old, np.empty((len(rows), self.dim), np.float32)
             out[stored] = self.features[old_label[rows[stored]], old_slot[rows[stored]]]
             out[~stored] = features(rows[~stored] - old)
             return out
 
-        order = _canonical_order(all_labels, all_entropies, all_ids)
-        if self.twin_tolerance and self._settle_twins(
-            order, all_labels, all_entropies, all_ids, feature_rows
+        order = canonical_order(all_labels, all_entropies, all_ids)
+        if self.twin_tolerance and settle_twins(
+            order, all_labels, all_entropies, all_ids, feature_rows, self.twin_tolerance
         ):
-            order = _canonical_order(all_labels, all_entropies, all_ids)
-        found = np.bincount(all_labels, minlength=self.classes)
-        rank = np.arange(len(order)) - (np.cumsum(found) - found)[all_labels[order]]
+            order = canonical_order(all_labels, all_entropies, all_ids)
+        counts = np.bincount(all_labels, minlength=self.n_classes)
+        rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[all_labels[order]]
         if self.capacity is not None:
             order, rank = order[rank < self.capacity], rank[rank < self.capacity]
         label = all_labels[order]
@@ -347,7 +309,7 @@ class EntropyQueue:
         new = order >= old
         taken = np.zeros(self.entropies.shape, bool)
         taken[label[~new], old_slot[order[~new]]] = True
-        arrivals = np.bincount(label[new], minlength=self.classes)
+        arrivals = np.bincount(label[new], minlength=self.n_classes)
         free = ~taken
         free &= np.cumsum(free, axis=1) <= arrivals[:, None]
         slot = np.empty(len(order), np.int64)
@@ -360,58 +322,18 @@ class EntropyQueue:
                 self.extra[label[new], slot[new]] = extra(source)
         self.entropies[label, rank] = all_entropies[order]
         self.ids[label, rank] = all_ids[order]
-        self.sizes[touched] = np.bincount(label, minlength=self.classes)[touched]
+        self.sizes[touched] = np.bincount(label, minlength=self.n_classes)[touched]
         self.slots[label, rank] = slot
 
-    def _settle_twins(
-        self,
-        order: np.ndarray,
-        labels: np.ndarray,
-        entropies: np.ndarray,
-        ids: np.ndarray,
-        feature_rows: Callable[[np.ndarray], np.ndarray],
-    ) -> bool:
-        """Give copies of one image one entropy (in place); say whether anything changed."""
-        left, right = order[:-1], order[1:]
-        near = (labels[left] == labels[right]) & (
-            entropies[right] - entropies[left] <= self.twin_tolerance * np.abs(entropies[left])
-        )
-        at = np.flatnonzero(near)
-        if len(at) == 0:
-            return False
-        gap = np.abs(feature_rows(order[at]) - feature_rows(order[at + 1])).max(axis=1, initial=0.0)
-        at = at[gap <= TWIN_GAP]
-        if len(at) == 0:
-            return False
-        # Runs of adjacent twins: each takes the entropy of its smallest id.
-        starts = at[np.concatenate([[True], np.diff(at) > 1])]
-        ends = at[np.concatenate([np.diff(at) > 1, [True]])] + 1
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            run = order[start : end + 1]
-            entropies[run] = entropies[run[np.argmin(ids[run])]]
-        return True
-
     def _grow(self, slots: int) -> None:
-        """Room for `slots` samples a class (only a queue without capacity grows)."""
-        have = self.entropies.shape[1]
-        if slots <= have:
+        """Room for `slots` samples a class, or for as many as it may hold."""
+        if min(slots, self.capacity or slots) <= self.entropies.shape[1]:
             return
         items = self.arrays()
-        self._allocate(_roomy(slots))
+        self._allocate(self._room(slots))
         self._fill(items)
 
-
-def _canonical_order(labels: np.ndarray, entropies: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """np.lexsort((ids, entropies, labels)), which is three slow sorts, by one and a half."""
-    order = np.argsort(entropies)
-    if len(labels) and labels.max() < 1 << 15:
-        labels = labels.astype(np.int16)  # numpy sorts these by radix
-    order = order[np.argsort(labels[order], kind="stable")]
-    left, right = order[:-1], order[1:]
-    if ((labels[left] == labels[right]) & (entropies[left] == entropies[right])).any():
-        return np.lexsort((ids, entropies, labels))
-    return order
-
-
-def _roomy(slots: int) -> int:
-    return 1 << (slots - 1).bit_length()
+    def _room(self, slots: int) -> int:
+        """Slots to make where so many are needed: few, but not one by one."""
+        roomy = max(1 << (slots - 1).bit_length(), _FEW_SLOTS if self.capacity else 1)
+        return min(roomy, self.capacity or roomy)

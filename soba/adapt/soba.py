@@ -12,7 +12,7 @@ scaling of the axes, scored as a cosine on the new hypersphere ("whitened", our 
 
 with g the mean of the class means and n the samples in the queue. Q diag(a) Q^T is the ridge
 precision of "A hard-to-beat baseline" (GDA, ICLR 2024), so a linear solve does without Q. The
-plain GDA log-likelihood is offered as "gda", the paper's baseline as "ncm".
+plain GDA log-likelihood is offered as "gda". The paper's baseline is :class:`soba.NCM`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import numpy as np
 from soba.adapt._arrays import Array, Batch
 from soba.adapt._schedule import Refresh
 from soba.adapt._statistics import class_statistics, ridge_solve
-from soba.adapt._stream import PrototypeAdapter
 from soba.adapt.base import at_least_zero, one_of
+from soba.adapt.card import AUGMIX, ONE_VIEW, Card, PaperSettings, PaperViews
+from soba.adapt.queue_adapter import PrototypeAdapter
 
-READINGS = ("whitened", "gda", "dual", "literal", "ncm")
+READINGS = ("whitened", "gda", "dual", "literal")
 CLASSIFIERS = ("linear", "l1", "l2")
 
 
@@ -41,9 +42,10 @@ class SOBA(PrototypeAdapter):
     alpha
         Weight of the rotated prototypes against CLIP (the paper: 15).
     reading
-        How the paper's formula is read: "whitened", "gda", "dual", "literal" or "ncm".
+        How the paper's formula is read: "whitened", "gda", "dual" or "literal".
     classifier
-        "linear", or minus the "l1" or "l2" distance to mu_hat (the paper's ablation).
+        "linear", or minus the "l1" or "l2" distance to mu_hat (the paper's ablation); "gda" has
+        no "l1".
     refresh, total, max_gap
         When the statistics refresh: "growth" for streams without an end, "tenths" with
         `total=n` for the paper's schedule, or an integer.
@@ -59,21 +61,26 @@ class SOBA(PrototypeAdapter):
     >>> labels = np.arange(400) % 4
     >>> stream = centres[labels] + 0.5 * rng.normal(size=(400, 16)) * np.linspace(0.1, 3, 16)
     >>> text = centres + 0.8 * rng.normal(size=(4, 16))
-    >>> soba = SOBA(text, scale=10.0, refresh="tenths", total=400)
+    >>> soba = SOBA(text, logit_scale=10.0, refresh="tenths", total=400)
     >>> zero_shot = (stream @ soba.text_features.T).argmax(1)
     >>> adapted = soba.adapt(stream).argmax(1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
     (347, 379)
     """
 
-    name: ClassVar[str] = "soba"
-    provenance: ClassVar[str] = "re-implementation from the paper"
+    card: ClassVar[Card] = Card(
+        "soba",
+        title="SOBA",
+        colour="#0ea877",
+        provenance="re-implementation from the paper",
+        paper=PaperSettings(schedule="tenths", views=PaperViews(ONE_VIEW, AUGMIX, ONE_VIEW)),
+    )
 
     def __init__(
         self,
         text_features: Array,
         *,
-        scale: float = 100.0,
+        logit_scale: float = 100.0,
         capacity: int | None = 16,
         alpha: float = 15.0,
         reading: str = "whitened",
@@ -82,10 +89,15 @@ class SOBA(PrototypeAdapter):
         total: int | None = None,
         max_gap: int | None = None,
     ) -> None:
-        super().__init__(text_features, scale=scale)
+        super().__init__(text_features, logit_scale=logit_scale)
         self.capacity, self.alpha = capacity, at_least_zero(alpha, "alpha")
         self.reading = one_of(reading, READINGS, "reading")
         self.classifier = one_of(classifier, CLASSIFIERS, "classifier")
+        if (reading, classifier) == ("gda", "l1"):
+            raise ValueError(
+                "reading 'gda' has no classifier 'l1': its weights do not lie in feature space, "
+                "and the distances to them cancel to noise"
+            )
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
         self._reset()
 
@@ -107,34 +119,33 @@ class SOBA(PrototypeAdapter):
         return eigenbasis(self.covariance_)[1]
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
-        # "ncm" and "dual" have no use for the covariance, but for dual's rotated l1 distance.
+        # "dual" has no use for the covariance, but for its rotated l1 distance.
         rotates = self.reading == "dual" and self.classifier == "l1"
-        wants_covariance = rotates or self.reading in ("whitened", "gda", "literal")
-        found = class_statistics(self.queue, scatter=wants_covariance)
-        means = found.means
-        if len(found.seen) < 2 or (wants_covariance and not found.scattered):
+        wants_covariance = rotates or self.reading != "dual"
+        by_class = class_statistics(self.queue, scatter=wants_covariance)
+        means = by_class.means
+        if len(by_class.seen) < 2 or (wants_covariance and not by_class.scattered):
             return None
         if self.reading == "whitened":
             centre = means.mean(axis=0)
-            hats = _unit(ridge_solve(found, means - centre))
+            hats = _unit(ridge_solve(by_class, means - centre))
             statistics = {"centre": centre.astype(np.float32)}
         elif self.reading == "gda":
-            hats = self.width * ridge_solve(found, means)
+            hats = self.dim * ridge_solve(by_class, means)
             bias = -0.5 * (hats * means).sum(axis=1)
-            spread_bias = np.full(self.classes, bias.mean(), np.float32)
-            spread_bias[found.seen] = bias
+            spread_bias = np.full(self.n_classes, bias.mean(), np.float32)
+            spread_bias[by_class.seen] = bias
             statistics = {"bias": spread_bias}
         elif self.reading == "literal":
-            hats, statistics = means @ eigenbasis(found.covariance)[1], {}
+            hats, statistics = means @ eigenbasis(by_class.covariance)[1], {}
         elif rotates:
-            rotation = eigenbasis(found.covariance)[1]
+            rotation = eigenbasis(by_class.covariance)[1]
             hats, statistics = means @ rotation, {"rotation": rotation.astype(np.float32)}
         else:
-            hats = _unit(means) if self.reading == "ncm" else means
-            statistics = {}
+            hats, statistics = means, {}
         if wants_covariance:
-            statistics["covariance"] = found.covariance
-        return self._spread(found.seen, hats) | statistics
+            statistics["covariance"] = by_class.covariance
+        return self._spread(by_class.seen, hats) | statistics
 
     def _score(self, batch: Batch, features: Array) -> Array:
         assert self.statistics_ is not None

@@ -18,29 +18,28 @@ text, g + c t_k. From the queue, with item i counted as p_i of a sample, p_i CLI
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch, Clip, read_batch, softmax, to_host
+from soba.adapt._arrays import Array, Batch, ClipScores, read_batch, softmax, to_host
+from soba.adapt._evidence import LEAST_MASS, SURE, Evidence, candidate_type
 from soba.adapt._schedule import Refresh
-from soba.adapt._statistics import ClassStatistics, Ridge, class_statistics
-from soba.adapt._stream import TWIN_TOLERANCE, PrototypeAdapter
+from soba.adapt._statistics import Ridge, class_statistics
+from soba.adapt._temperature import matching_temperature
 from soba.adapt.base import whole
+from soba.adapt.card import Card
 from soba.adapt.queue import EntropyQueue
+from soba.adapt.queue_adapter import PrototypeAdapter
+from soba.adapt.stream import TWIN_TOLERANCE
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
 SHRINKAGE = 10.0  # eps: the queue holds sure samples only, and fewer than dimensions
 TEMPER = 0.05  # one nat of the Gaussians against one of CLIP when the queue is full, as in OGA
-CANDIDATES = 4  # classes an item may be shared out among: CLIP's likeliest
-LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for vb: keeps kappa finite
 POWER = 0.75  # of the evidence in the weight
-SURE, DOUBT = 0.95, 0.05  # items surer than this stay put; those less sure by DOUBT are free
 GAPS = 24  # refreshes within a horizon, at least
-HOTTEST = 16.0
 COOLED_BY = 32  # items at most
 COOLING = 0.2  # power of the temperature that would keep CLIP's own calibration
 
@@ -69,7 +68,7 @@ class SOBAPlus(PrototypeAdapter):
 
     >>> from soba.testing import example_stream
     >>> stream, labels, text = example_stream(n=400)
-    >>> adapter = SOBAPlus(text, scale=20.0)
+    >>> adapter = SOBAPlus(text, logit_scale=20.0)
     >>> zero_shot = (stream @ text.T).argmax(axis=1)
     >>> adapted = adapter.adapt(stream).argmax(axis=1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
@@ -77,21 +76,20 @@ class SOBAPlus(PrototypeAdapter):
     """
 
     _young: int
-    name: ClassVar[str] = "soba+"
-    provenance: ClassVar[str] = "ours"
+    card: ClassVar[Card] = Card("soba+", title="SOBA+", colour="#0a44cc", provenance="ours")
 
     def __init__(
         self,
         text_features: Array,
         *,
-        scale: float = 100.0,
+        logit_scale: float = 100.0,
         capacity: int | None = 16,
         refresh: Refresh = "growth",
         total: int | None = None,
         max_gap: int | None = None,
         horizon: int | None = None,
     ) -> None:
-        super().__init__(text_features, scale=scale)
+        super().__init__(text_features, logit_scale=logit_scale)
         self.capacity = capacity
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
         self.horizon = None if horizon is None else whole(horizon, "horizon", least=2)
@@ -99,98 +97,105 @@ class SOBAPlus(PrototypeAdapter):
 
     def explain(self, feature: Array) -> Explanation:
         """Where the answer for one sample (d,) comes from, class by class; changes nothing."""
-        batch = read_batch(feature, self.width)
+        batch = read_batch(feature, self.dim)
         if len(batch) != 1:
             raise ValueError(f"explain takes one sample, not {len(batch)}")
         features, logits = (np.asarray(to_host(a), np.float64) for a in self._clip_logits(batch))
-        found, nothing = self.statistics_, np.zeros(self.classes)
-        if found is None:
+        statistics, nothing = self.statistics_, np.zeros(self.n_classes)
+        if statistics is None:
             probabilities = softmax(np, logits)[0]
             return Explanation(
                 logits[0], nothing, nothing, nothing, nothing, 0.0, 1.0, probabilities
             )
-        slope, kappa, weight = found["model"]
-        x = features - found["centre"]
-        direction = Ridge.restored(found).solve(x)[0]
-        known = found["mass"] > LEAST_MASS
+        slope, kappa, weight = statistics["model"]
+        x = features - statistics["centre"]
+        direction = Ridge.restored(statistics).solve(x)[0]
+        known = statistics["mass"] > LEAST_MASS
         text = self.text_features - self.text_features[known].mean(axis=0)
-        from_text = weight * slope * kappa / (found["mass"] + kappa) * (text @ direction)
-        whole = found["prototypes"] @ x[0]
-        correction = found["bias"] + found["prototypes"] @ found["centre"]
-        temperature = float(found["temperature"][0])
-        total = (logits[0] + whole + correction) / temperature
+        from_text = weight * slope * kappa / (statistics["mass"] + kappa) * (text @ direction)
+        prototype_scores = statistics["prototypes"] @ x[0]
+        correction = statistics["bias"] + statistics["prototypes"] @ statistics["centre"]
+        temperature = float(statistics["temperature"][0])
+        total = (logits[0] + prototype_scores + correction) / temperature
         return Explanation(
             clip=logits[0],
             text=from_text,
-            queue=whole - from_text,
+            queue=prototype_scores - from_text,
             correction=correction,
-            samples=found["mass"],
+            samples=statistics["mass"],
             text_worth=float(kappa),
             temperature=temperature,
             probabilities=softmax(np, total),
         )
 
     def merge(self, other: Self) -> Self:
-        """As for other adapters. With a horizon, generations are joined one by one: the younger
-        ones count together, and become the older one when they are half a horizon.
+        """As for other adapters; with a horizon it raises ValueError.
+
+        A generation is a number of arrivals, and shards have no common time: two of them cannot
+        say which of their samples were the last.
         """
-        young: int = self._young + other._young
-        super().merge(other)
-        self._young = young
-        if self._turn():
-            self._settle()
-        return self
+        if self.horizon is not None:
+            raise ValueError(
+                f"cannot merge adapters with a horizon ({self.horizon}): shards have no common "
+                "time, so which of their samples to forget is not known; merge without a horizon"
+            )
+        return super().merge(other)
 
     def _reset(self) -> None:
         super()._reset()
         self._young = 0  # samples learned from in the younger generation
 
-    def _learn(self, clip: Clip, ids: np.ndarray, rows: np.ndarray) -> None:
+    def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         if self.horizon is None:
             super()._learn(clip, ids, rows)
             return
         while len(rows):
-            room = max(1, self.horizon // 2) - self._young
+            room = self.horizon // 2 - self._young
             super()._learn(clip, ids, rows[:room])
             self._young += len(rows[:room])
-            self._turn()
+            if self._young == self.horizon // 2:  # complete: the older generation is forgotten
+                self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
+                self._young = 0
             rows = rows[room:]
-
-    def _turn(self) -> bool:
-        """Drop the older generation when the younger is complete; say whether it was."""
-        if self.horizon is None or self._young < max(1, self.horizon // 2):
-            return False
-        self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
-        self._young = 0
-        return True
 
     def _take_over(self, other: Self) -> None:
         super()._take_over(other)
         self._young = other._young
 
     def _meta(self) -> dict[str, Any]:
-        return {"young": self._young}
+        return super()._meta() | {"young": self._young}
 
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         super()._restore(arrays, meta)
-        self._young = meta["young"]
+        self._young = whole(meta["young"], "young", least=0)
+        if self._young >= (1 if self.horizon is None else self.horizon // 2):
+            raise ValueError(f"young is {self._young} where the horizon is {self.horizon}")
+        for queue in self._queues.values():
+            options = queue.extra.view(candidate_type(self.n_classes))["class"]
+            if not ((options >= 0) & (options < self.n_classes)).all():
+                raise ValueError("the stored queue names classes that do not exist")
+
+    def _try_out(self) -> Array:
+        if self.explain(self.text_features[0]).temperature <= 0.0:
+            raise ValueError("a temperature that is not positive")
+        return super()._try_out()
 
     @property
     def _growth(self) -> dict[str, int | None]:
         # Early, since a wrong weight does little harm while the queue is empty; often, since in a
         # stream sorted by class the statistics know nothing of the class that comes.
-        own: dict[str, int | None] = {"first": max(16, self.classes // 8), "percent": 33}
+        growth: dict[str, int | None] = {"first": max(16, self.n_classes // 8), "percent": 33}
         if self.horizon is not None:  # forgetting shows at a refresh
             gap = max(1, self.horizon // GAPS)
-            own["max_gap"] = gap if self.max_gap is None else min(gap, self.max_gap)
-        return own
+            growth["max_gap"] = gap if self.max_gap is None else min(gap, self.max_gap)
+        return growth
 
     def _empty_queue(self, capacity: int | None) -> EntropyQueue:
         return EntropyQueue(
-            self.classes,
-            self.width,
+            self.n_classes,
+            self.dim,
             capacity,
-            extra_width=_candidates(self.classes).itemsize,
+            extra_width=candidate_type(self.n_classes).itemsize,
             twin_tolerance=TWIN_TOLERANCE,
         )
 
@@ -198,9 +203,9 @@ class SOBAPlus(PrototypeAdapter):
         generations = ("queue",) if self.horizon is None else ("queue", "older")
         return {name: self._empty_queue(self.capacity) for name in generations}
 
-    def _extra(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
+    def _extra(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
         """CLIP's likeliest classes for a sample, its label first, and their log-probabilities."""
-        kept = np.zeros(len(rows), _candidates(self.classes))
+        kept = np.zeros(len(rows), candidate_type(self.n_classes))
         label, confidence = clip.labels[rows], clip.confidences[rows]
         kept["class"][:, 0] = label
         kept["log_prob"][:, 0] = np.log(confidence)
@@ -220,20 +225,20 @@ class SOBAPlus(PrototypeAdapter):
         queue = self.queue
         if "older" in self._queues:
             queue = self._queues["older"].copy()
-            queue.merge(self.queue)
+            queue.merge(self.queue.items())
         labels, ranks = np.nonzero(queue.filled)
         slots = queue.slots[labels, ranks]
-        candidates = queue.extra[labels, slots].view(_candidates(self.classes))[:, 0]
+        candidates = queue.extra[labels, slots].view(candidate_type(self.n_classes))[:, 0]
         confidence = self._counts_as(candidates)
         by_rank = np.zeros(queue.entropies.shape)
         by_rank[labels, ranks] = confidence
-        found = class_statistics(queue, by_rank)
-        evidence = Evidence.of(found, labels, confidence, self.classes)
+        by_class = class_statistics(queue, by_rank)
+        evidence = Evidence.of(by_class, labels, confidence, self.n_classes)
         freedom = evidence.freedom
-        if freedom <= 0.5 or not found.scattered:
+        if freedom <= 0.5 or not by_class.scattered:
             return None
-        trace = max(found.trace / freedom, evidence.apart(found.trace / freedom))
-        ridge = Ridge(found, 1.0 / freedom, SHRINKAGE * trace / self.width)
+        trace = max(by_class.trace / freedom, evidence.apart(by_class.trace / freedom))
+        ridge = Ridge(by_class, 1.0 / freedom, SHRINKAGE * trace / self.dim)
         model = self._model(evidence, ridge, trace)
         unsure = np.flatnonzero(confidence < SURE)
         if model is not None and len(unsure):
@@ -321,128 +326,6 @@ class Explanation:
 
     @property
     def logits(self) -> np.ndarray:
-        """What `predict` gives."""
+        """What the adapter's `logits` gives."""
         summed: np.ndarray = self.clip + self.text + self.queue + self.correction
         return summed / self.temperature
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the queue holds of each class, in expected samples."""
-
-    mass: np.ndarray  # (C,) n_k
-    squares: np.ndarray  # (C,) sum of squared weights
-    sums: np.ndarray  # (C, d) weighted sum of features, float32
-
-    @classmethod
-    def of(
-        cls, found: ClassStatistics, labels: np.ndarray, weights: np.ndarray, classes: int
-    ) -> Evidence:
-        sums = np.zeros((classes, found.means.shape[1]), np.float32)
-        sums[found.seen] = found.mass[:, None] * found.means
-        return cls(
-            np.bincount(labels, weights, classes), np.bincount(labels, weights**2, classes), sums
-        )
-
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom of the pooled covariance: a class of one sample has none."""
-        seen = self.mass > LEAST_MASS
-        return float((1.0 - self.squares[seen] / self.mass[seen] ** 2).sum())
-
-    def apart(self, trace: float) -> float:
-        """Variance between the classes, what is due to the error of their means taken off.
-
-        No class is taken to be tighter than this: repeated frames are not independent samples,
-        and look as if a class were a point.
-        """
-        seen = self.mass > LEAST_MASS
-        sums, mass = self.sums[seen], self.mass[seen]
-        centre = (1.0 / mass).astype(np.float32) @ sums / len(mass)
-        spread = (np.vecdot(sums, sums) / mass**2).mean() - centre @ centre
-        return float(spread - trace * (self.squares[seen] / mass**2).mean())
-
-    def shared_out(
-        self,
-        rows: np.ndarray,
-        candidates: np.ndarray,
-        confidence: np.ndarray,
-        weights: np.ndarray,
-        bias: np.ndarray,
-    ) -> Evidence:
-        """One step of EM: each item goes to its candidate classes by their probability now."""
-        options, log_probs = candidates["class"], candidates["log_prob"]
-        scores = log_probs + bias[options]
-        for column in range(options.shape[1]):
-            scores[:, column] += np.vecdot(rows, weights[options[:, column]])
-        share = np.exp(scores - scores.max(axis=1, keepdims=True))
-        # What an item gives away goes up with doubt, not by a jump at a threshold.
-        free = confidence * np.clip((SURE - confidence) / DOUBT, 0.0, 1.0)
-        share *= (free / share.sum(axis=1))[:, None]
-        change = share.copy()
-        change[:, 0] -= free
-        share[:, 0] += confidence - free
-        classes, where = len(self.mass), options.reshape(-1)
-        mass = self.mass + np.bincount(where, change.reshape(-1), classes)
-        squares = self.squares + np.bincount(where, share.reshape(-1) ** 2, classes)
-        squares -= np.bincount(options[:, 0], confidence**2, classes)
-        sums = self.sums.copy()
-        for start in range(0, len(rows), 1024):
-            block = slice(start, start + 1024)
-            moves = np.zeros((len(rows[block]), classes), np.float32)
-            np.put_along_axis(moves, options[block].astype(np.int64), change[block], axis=1)
-            sums += moves.T @ rows[block]
-        return Evidence(np.maximum(mass, 0.0), np.maximum(squares, 0.0), sums)
-
-
-def matching_temperature(clip: np.ndarray, adapted: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature, 1 or more, at which the adapted logits doubt the labels as CLIP's do.
-
-    With CLIP's answers as labels, the adapted classifier then believes CLIP as much as CLIP does:
-    it keeps CLIP's own calibration, doubts included.
-    """
-
-    at = np.arange(len(labels))
-
-    def doubt(logits: np.ndarray, temperature: float) -> float:
-        """log of the mean of 1 - the labels' probability, exact however sure."""
-        with np.errstate(over="ignore"):
-            odds = np.exp((logits - logits[at, labels][:, None]) / temperature)
-            odds[at, labels] = 0.0
-            against = odds.sum(axis=1)
-        return math.log(
-            max(float((1.0 / (1.0 + 1.0 / np.maximum(against, 1e-300))).mean()), 1e-300)
-        )
-
-    clip_doubt = doubt(clip, 1.0)
-
-    def excess(sharpness: float) -> float:
-        return clip_doubt - doubt(adapted, 1.0 / sharpness)
-
-    # In 1/temperature, in which the log of a doubt is almost a straight line.
-    low, high = 1.0 / HOTTEST, 1.0
-    at_low, at_high = excess(low), excess(high)
-    if at_high <= 0.0 or at_low >= 0.0:
-        return 1.0 if at_high <= 0.0 else HOTTEST
-    # Regula falsi (Illinois): exact in a few steps, so that rounding does not make it jump.
-    last = 0
-    for _ in range(40):
-        middle = (low * at_high - high * at_low) / (at_high - at_low)
-        at_middle = excess(middle)
-        if abs(at_middle) < 1e-7:
-            break
-        if at_middle < 0.0:
-            low, at_low = middle, at_middle
-            at_high *= 0.5 if last < 0 else 1.0  # an end that stays twice counts for less
-            last = -1
-        else:
-            high, at_high = middle, at_middle
-            at_low *= 0.5 if last > 0 else 1.0
-            last = 1
-    return 1.0 / middle
-
-
-def _candidates(classes: int) -> np.dtype[np.void]:
-    """What is kept with a sample: its likeliest classes, and their log-probabilities."""
-    few = min(CANDIDATES, classes)
-    return np.dtype([("class", np.int32, (few,)), ("log_prob", np.float32, (few,))])

@@ -4,24 +4,25 @@ Paper: Efficient Test-Time Adaptation of Vision-Language Models (CVPR 2024). As 
 code, the caches are updated before the sample is scored, so a sure sample votes for itself; votes
 are summed, not averaged. The official code divides a natural-log entropy by log2(C), which caps
 it at 0.693: kept as `entropy_norm="log2"`, with "ln" for the window the paper describes. Its
-constants per dataset (`official_constants`) were chosen in a way that is not documented, and
+constants per dataset (tda.csv) were chosen in a way that is not documented, and
 there is no validation set: treat them as tuned on the test data.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch, Clip, clip_view, like, to_host
-from soba.adapt._stream import TWIN_TOLERANCE, StreamAdapter
+from soba.adapt._arrays import Array, Batch, ClipScores, like, score_with_clip, to_host
+from soba.adapt._lifetimes import lifetimes
 from soba.adapt.base import at_least_zero, one_of
+from soba.adapt.card import AUGMIX, ONE_VIEW, Card, PaperSettings, PaperViews
 from soba.adapt.queue import EntropyQueue
+from soba.adapt.stream import TWIN_TOLERANCE, StreamAdapter
 
 _BLOCK_ROWS = 256
 
@@ -47,18 +48,28 @@ class TDA(StreamAdapter):
 
     A sample that is alone in the cache adds alpha to its own class:
 
-    >>> tda = TDA(np.eye(2), scale=4.0, alpha=2.0, beta=5.0, negative_alpha=0.0)
+    >>> tda = TDA(np.eye(2), logit_scale=10.0, alpha=2.0, beta=5.0, negative_alpha=0.0)
     >>> tda.adapt(np.array([1.0, 0.0])).tolist()
-    [6.0, 0.0]
+    [12.0, 0.0]
     """
 
-    name: ClassVar[str] = "tda"
+    card: ClassVar[Card] = Card(
+        "tda",
+        title="TDA",
+        colour="#eb6e01",
+        provenance="official algorithm",
+        paper=PaperSettings(
+            constants=Path(__file__).with_name("tda.csv"),
+            views=PaperViews(ONE_VIEW, AUGMIX, ONE_VIEW),
+        ),
+    )
+    _copied: tuple[dict[str, EntropyQueue], int, dict[str, EntropyQueue]]
 
     def __init__(
         self,
         text_features: Array,
         *,
-        scale: float = 100.0,
+        logit_scale: float = 100.0,
         capacity: int = 3,
         alpha: float = 2.0,
         beta: float = 5.0,
@@ -69,7 +80,7 @@ class TDA(StreamAdapter):
         mask_window: tuple[float, float] = (0.03, 1.0),
         entropy_norm: str = "log2",
     ) -> None:
-        super().__init__(text_features, scale=scale)
+        super().__init__(text_features, logit_scale=logit_scale)
         self.capacity, self.alpha = capacity, at_least_zero(alpha, "alpha")
         self.beta = at_least_zero(beta, "beta")
         self.negative_capacity = negative_capacity
@@ -83,25 +94,25 @@ class TDA(StreamAdapter):
     def _empty_queues(self) -> dict[str, EntropyQueue]:
         def queue(capacity: int, extra: int) -> EntropyQueue:
             return EntropyQueue(
-                self.classes,
-                self.width,
+                self.n_classes,
+                self.dim,
                 capacity,
                 extra_width=extra,
                 twin_tolerance=TWIN_TOLERANCE,
             )
 
         # Each negative sample carries its mask over the classes, a bit each.
-        mask_bytes = -(-self.classes // 8)
+        mask_bytes = -(-self.n_classes // 8)
         return {
             "positive": queue(self.capacity, 0),
             "negative": queue(self.negative_capacity, mask_bytes),
         }
 
-    def _clip(self, batch: Batch) -> Clip:
-        return clip_view(batch, self._mirror("text", self._scaled_text, batch), probs=True)
+    def _clip(self, batch: Batch) -> ClipScores:
+        return score_with_clip(batch, self._mirror("text", self._scaled_text, batch), probs=True)
 
     def _adapt(self, batch: Batch, ids: np.ndarray | None) -> Array:
-        ids, fresh = self._number(ids, len(batch))
+        ids, fresh = self._seen.number(ids, len(batch))
         blocks = []
         for start in range(0, len(batch), _BLOCK_ROWS):
             stop = start + _BLOCK_ROWS
@@ -113,26 +124,28 @@ class TDA(StreamAdapter):
             return self._clip_logits(batch)[1]
         return blocks[0] if len(blocks) == 1 else batch.xp.concat(blocks)
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         features, logits = self._clip_logits(batch)
         nothing = np.empty(0, np.int64)
         blocks = [logits[:0, :]]
         for start in range(0, len(batch), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            clip = Clip(features[rows, :], logits[rows, :], nothing, np.empty(0), np.empty(0), None)
+            clip = ClipScores(
+                features[rows, :], logits[rows, :], nothing, np.empty(0), np.empty(0), None
+            )
             block = Batch(batch.xp, clip.features, False)
             blocks.append(self._score(block, clip, nothing, nothing, nothing))
         return batch.xp.concat(blocks)
 
     def _learn_and_score(
-        self, batch: Batch, clip: Clip, ids: np.ndarray, rows: np.ndarray
+        self, batch: Batch, clip: ClipScores, ids: np.ndarray, rows: np.ndarray
     ) -> Array:
         """One block. Every row is scored against the caches as they were at its turn."""
         logits = self._score(batch, clip, ids, rows, self._unsure(clip, rows))
         self._learn(clip, ids, rows)
         return logits
 
-    def _learn(self, clip: Clip, ids: np.ndarray, rows: np.ndarray) -> None:
+    def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         for name, chosen in (("positive", rows), ("negative", self._unsure(clip, rows))):
             if len(chosen):
                 self._offer(name, clip, ids, chosen)
@@ -148,17 +161,35 @@ class TDA(StreamAdapter):
             self._learn(self._clip(Batch(np, features, False)), ids, np.arange(len(ids)))
         self._seen = other._seen.copy()
 
-    def _unsure(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
+    def _view(self) -> Self:
+        with self._lock:
+            view = super()._view()
+            # The caches change in place, and scoring reads them: it gets copies, which serve until
+            # the next sample is learned or the caches are replaced.
+            original, count, copies = self._copied
+            if original is not self._queues or count != self.n_seen:
+                copies = {name: queue.copy() for name, queue in self._queues.items()}
+                self._copied = (self._queues, self.n_seen, copies)
+            view._queues = copies
+        return view
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._copied = (self._queues, 0, self._empty_queues())
+
+    def _unsure(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
         """The rows that may enter the negative cache."""
-        if self.negative_alpha == 0.0 or self.classes < 2:
+        if self.negative_alpha == 0.0 or self.n_classes < 2:
             return rows[:0]
-        most = math.log2(self.classes) if self.entropy_norm == "log2" else math.log(self.classes)
+        most = (
+            math.log2(self.n_classes) if self.entropy_norm == "log2" else math.log(self.n_classes)
+        )
         low, high = self.entropy_window
         entropies = clip.entropies[rows] / most
         inside = np.flatnonzero((low < entropies) & (entropies < high))
         return rows[inside]
 
-    def _extra(self, clip: Clip, rows: np.ndarray) -> np.ndarray:
+    def _extra(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
         """(m, C/8) bytes: the classes each sample votes against."""
         probs: np.ndarray = to_host(clip.probs[rows])  # type: ignore[index]
         low, high = self.mask_window
@@ -166,18 +197,18 @@ class TDA(StreamAdapter):
         return masks
 
     def _score(
-        self, batch: Batch, clip: Clip, ids: np.ndarray, rows: np.ndarray, unsure: np.ndarray
+        self, batch: Batch, clip: ClipScores, ids: np.ndarray, rows: np.ndarray, unsure: np.ndarray
     ) -> Array:
         """CLIP's logits plus the votes for, minus the votes against."""
         xp, features = batch.xp, clip.features
-        n, classes = int(features.shape[0]), self.classes
+        n, classes = int(features.shape[0]), self.n_classes
         logits = clip.logits
 
         queue = self._queues["positive"]
         turns = _Turns.of(queue, clip, ids, rows, n)
         if len(queue):
             # All slots at once, free ones weighted 0: cheaper than picking out the filled.
-            keys = like(batch, queue.features.reshape(-1, self.width))
+            keys = like(batch, queue.features.reshape(-1, self.dim))
             votes = self._kernel(batch, features, keys, self.beta)
             votes = votes * like(batch, turns.old_alive(queue.filled.reshape(-1)))
             slots = queue.features.shape[1]
@@ -185,15 +216,15 @@ class TDA(StreamAdapter):
             for slot in range(slots):  # a sum over so short an axis is slower than its terms
                 logits = logits + self.alpha * votes[:, :, slot]
         if len(turns.new):
-            own = like(batch, np.eye(classes, dtype=np.float32)[clip.labels[turns.new]])
+            one_hot = like(batch, np.eye(classes, dtype=np.float32)[clip.labels[turns.new]])
             votes = self._kernel(batch, features, features[turns.new], self.beta)
-            logits = logits + self.alpha * ((votes * like(batch, turns.new_alive())) @ own)
+            logits = logits + self.alpha * ((votes * like(batch, turns.new_alive())) @ one_hot)
 
         queue = self._queues["negative"]
         turns = _Turns.of(queue, clip, ids, unsure, n)
         filled = queue.filled.reshape(-1)
         if filled.any():
-            keys = like(batch, queue.features.reshape(-1, self.width)[filled])
+            keys = like(batch, queue.features.reshape(-1, self.dim)[filled])
             votes = self._kernel(batch, features, keys, self.negative_beta)
             votes = votes * like(batch, turns.old_alive(filled)[..., filled])
             against = self._unpack(batch, queue.extra.reshape(len(filled), -1)[filled])
@@ -206,7 +237,7 @@ class TDA(StreamAdapter):
         return logits
 
     def _unpack(self, batch: Batch, masks: np.ndarray) -> Array:
-        bits = np.unpackbits(masks, axis=-1, count=self.classes)
+        bits = np.unpackbits(masks, axis=-1, count=self.n_classes)
         return like(batch, bits.astype(np.float32))
 
     def _kernel(self, batch: Batch, features: Array, keys: Array, beta: float) -> Array:
@@ -224,9 +255,11 @@ class _Turns:
     old_leaves: np.ndarray  # (slots of the cache,) the same for the entries it had
 
     @classmethod
-    def of(cls, queue: EntropyQueue, clip: Clip, ids: np.ndarray, rows: np.ndarray, n: int) -> Any:
-        enters, leaves, old_leaves = queue.lifetimes(
-            clip.labels[rows], clip.entropies[rows], ids[rows]
+    def of(
+        cls, queue: EntropyQueue, clip: ClipScores, ids: np.ndarray, rows: np.ndarray, n: int
+    ) -> Any:
+        enters, leaves, old_leaves = lifetimes(
+            queue, clip.labels[rows], clip.entropies[rows], ids[rows]
         )
         turn = np.append(rows, n)  # from positions among the offered rows to rows of the block
         return cls(n, rows[enters], turn[leaves[enters]], turn[old_leaves.reshape(-1)])
@@ -245,19 +278,6 @@ class _Turns:
         alive = np.repeat(alive[None, :], self.n, axis=0)
         alive[:, leaving] = np.arange(self.n)[:, None] < self.old_leaves[leaving]
         return alive
-
-
-def official_constants(dataset: str) -> dict[str, float]:
-    """alpha and beta that the official code uses for a dataset (treat as tuned on its test set).
-
-    >>> official_constants("eurosat")
-    {'alpha': 4.0, 'beta': 8.0}
-    """
-    with resources.files("soba.adapt").joinpath("tda.csv").open() as file:
-        rows = {row["dataset"]: row for row in csv.DictReader(file)}
-    if dataset not in rows:
-        raise ValueError(f"no constants for {dataset!r}; known: {', '.join(rows)}")
-    return {name: float(rows[dataset][name]) for name in ("alpha", "beta")}
 
 
 def _window(window: tuple[float, float], name: str) -> tuple[float, float]:

@@ -2,21 +2,21 @@
 
 Paper: Tip-Adapter (ECCV 2022). logits = z + alpha * exp(-beta (1 - f K^T)) onehot(labels). The
 official code searches alpha and beta on the validation split with ranges of its own for every
-dataset (`official_constants`), and for ImageNet on the test set; here only what is passed as
+dataset (tip_adapter.csv), and for ImageNet on the test set; here only what is passed as
 `val` is ever searched.
 """
 
 from __future__ import annotations
 
-import csv
-from importlib import resources
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch
-from soba.adapt._few_shot import FewShotAdapter
+from soba.adapt._arrays import Array, Batch, unit_rows
 from soba.adapt.base import at_least_zero, positive
+from soba.adapt.card import Card, PaperSettings
+from soba.adapt.few_shot import FewShotAdapter
 
 _STEPS = {"beta": 200, "alpha": 20}  # of the official search, from 0.1 up to the range's end
 
@@ -32,41 +32,52 @@ class TipAdapter(FewShotAdapter):
     beta_range, alpha_range
         Ends of the search, exclusive; the defaults are ImageNet's.
 
+    Of (n, V, d) samples the key is the mean of the V augmentations, normalised only then, as in the
+    official code: a longer feature weighs more. Feature files that hold unit rows have lost the
+    lengths, and give the mean of unit rows.
+
     O(m d + m C) a sample with m labelled samples, m d floats.
 
-    >>> tip = TipAdapter(np.eye(2), scale=1.0, alpha=1.0, beta=1.0)
+    >>> tip = TipAdapter(np.eye(2), logit_scale=10.0, alpha=1.0, beta=1.0)
     >>> tip = tip.fit(np.array([[0.0, 1.0], [1.0, 0.0]]), [0, 1])  # labels against the text
-    >>> tip.predict(np.array([1.0, 0.0])).round(3).tolist()
-    [1.368, 1.0]
+    >>> tip.logits(np.array([1.0, 0.0])).round(3).tolist()
+    [10.368, 1.0]
     """
 
-    name: ClassVar[str] = "tip-adapter"
+    card: ClassVar[Card] = Card(
+        "tip-adapter",
+        title="Tip-Adapter",
+        colour="#bf884b",
+        family="few-shot",
+        needs={"features", "labels"},
+        provenance="official algorithm",
+        paper=PaperSettings(search=Path(__file__).with_name("tip_adapter.csv")),
+    )
 
     def __init__(
         self,
         text_features: Array,
         *,
-        scale: float = 100.0,
+        logit_scale: float = 100.0,
         alpha: float | None = None,
         beta: float | None = None,
         beta_range: float = 7.0,
         alpha_range: float = 3.0,
     ) -> None:
-        super().__init__(text_features, scale=scale)
+        super().__init__(text_features, logit_scale=logit_scale)
         self.alpha = None if alpha is None else at_least_zero(alpha, "alpha")
         self.beta = None if beta is None else at_least_zero(beta, "beta")
         self.beta_range = positive(beta_range, "beta_range")
         self.alpha_range = positive(alpha_range, "alpha_range")
 
     def _join_views(self, x: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean = x.mean(axis=1)
-        lengths = np.linalg.norm(mean, axis=1, keepdims=True)
-        return mean / np.maximum(lengths, 1e-12), targets
+        mean = x.mean(axis=1, dtype=np.float64)  # of large values a float32 sum overflows
+        return unit_rows(mean, "mean of the augmentations"), targets
 
     def _fit(self, rows: np.ndarray, targets: np.ndarray) -> None:
         order = np.argsort(targets, kind="stable")  # the cache does not depend on arrival order
         self._keys, self._labels = rows[order], targets[order]
-        self._votes = np.eye(self.classes, dtype=np.float32)[self._labels]
+        self._votes = np.eye(self.n_classes, dtype=np.float32)[self._labels]
 
     def _tune(self, val: tuple[np.ndarray, np.ndarray] | None) -> str:
         self.alpha_ = 1.17 if self.alpha is None else self.alpha
@@ -106,19 +117,6 @@ class TipAdapter(FewShotAdapter):
         if self.tuned_on_ is not None:
             self.alpha_, self.beta_ = meta["alpha"], meta["beta"]
             self._fit(arrays["keys"], arrays["labels"])
-
-
-def official_constants(dataset: str) -> dict[str, float]:
-    """Search ranges and initial values of the official code for a dataset.
-
-    >>> official_constants("dtd")
-    {'beta_range': 13.0, 'alpha_range': 13.0, 'beta': 1.0, 'alpha': 2.0}
-    """
-    with resources.files("soba.adapt").joinpath("tip_adapter.csv").open() as file:
-        rows = {row.pop("dataset"): row for row in csv.DictReader(file)}
-    if dataset not in rows:
-        raise ValueError(f"no constants for {dataset!r}; known: {', '.join(rows)}")
-    return {name: float(value) for name, value in rows[dataset].items()}
 
 
 def _grid(given: float | None, end: float, name: str) -> np.ndarray:

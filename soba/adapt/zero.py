@@ -15,6 +15,7 @@ import numpy as np
 from soba.adapt._arrays import Array, Batch, confidence, like, to_host, view_blocks, view_logits
 from soba.adapt._votes import vote_logits
 from soba.adapt.base import Adapter, positive
+from soba.adapt.card import Card
 
 
 class ZERO(Adapter):
@@ -31,37 +32,44 @@ class ZERO(Adapter):
     Six views vote, four times for class 0, although the mean of their logits is for class 1:
 
     >>> views = np.array([[[0.8, 0.6]] * 4 + [[0.1, 1.0]] * 2])
-    >>> ZERO(np.eye(2), scale=10.0, keep=1.0).predict_proba(views).round(2).tolist()
+    >>> ZERO(np.eye(2), logit_scale=10.0, keep=1.0).probabilities(views).round(2).tolist()
     [[0.67, 0.33]]
     """
 
-    name: ClassVar[str] = "zero"
-    needs: ClassVar[str] = "views"
-    least_views: ClassVar[int] = 2
-    episodic: ClassVar[bool] = True
+    card: ClassVar[Card] = Card(
+        "zero",
+        title="ZERO",
+        colour="#177293",
+        family="episodic",
+        needs={"views"},
+        min_views=2,
+        provenance="official algorithm",
+    )
 
-    def __init__(self, text_features: Array, *, scale: float = 100.0, keep: float = 0.3) -> None:
-        super().__init__(text_features, scale=scale)
+    def __init__(
+        self, text_features: Array, *, logit_scale: float = 100.0, keep: float = 0.3
+    ) -> None:
+        super().__init__(text_features, logit_scale=logit_scale)
         self.keep = positive(keep, "keep")
         if self.keep > 1.0:
             raise ValueError(f"keep must be a share of the views, 1 at most, not {keep!r}")
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         text = self._mirror("text", self._scaled_text, batch)
-        blocks = [self._vote(batch, x, text) for x in view_blocks(batch, self.classes)]
+        blocks = [self._vote(batch, x, text) for x in view_blocks(batch, self.n_classes)]
         return blocks[0] if len(blocks) == 1 else batch.xp.concat(blocks)
 
     def _vote(self, batch: Batch, x: Array, text: Array) -> Array:
         xp, views = batch.xp, int(x.shape[1])
         logits = view_logits(xp, x, text)  # (m, V, C)
-        flat = xp.reshape(logits, (-1, self.classes))
+        flat = xp.reshape(logits, (-1, self.n_classes))
         labels, entropies, _ = confidence(xp, flat)
         order = np.argsort(entropies.reshape(-1, views), axis=1, kind="stable")
         labels = np.take_along_axis(labels.reshape(-1, views), order, axis=1)  # surest first
         kept = max(1, int(self.keep * views))
 
         rows = np.arange(len(labels))[:, None]
-        votes = np.zeros((len(labels), self.classes), np.float32)
+        votes = np.zeros((len(labels), self.n_classes), np.float32)
         np.add.at(votes, (rows, labels[:, :kept]), 1.0)
         surest = np.zeros((len(labels), 1, views), np.float32)
         np.put_along_axis(surest[:, 0], order[:, :kept], 1.0 / kept, axis=1)

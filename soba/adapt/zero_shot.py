@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from soba.adapt._arrays import Array, Batch
 from soba.adapt.base import Adapter
+from soba.adapt.card import ONE_VIEW, Card, PaperSettings, PaperViews
 
 
 class ZeroShot(Adapter):
@@ -19,13 +20,19 @@ class ZeroShot(Adapter):
     O(C d) a sample, no state.
 
     >>> import numpy as np
-    >>> clip = ZeroShot(np.eye(2), scale=10.0)
+    >>> clip = ZeroShot(np.eye(2), logit_scale=10.0)
     >>> clip.adapt(np.array([3.0, 4.0])).tolist()
     [6.0, 8.0]
     """
 
-    name: ClassVar[str] = "zero-shot"
+    card: ClassVar[Card] = Card(
+        "zero-shot",
+        title="zero-shot",
+        colour="#1c2430",
+        provenance="official algorithm",
+        paper=PaperSettings(views=PaperViews(ONE_VIEW, ONE_VIEW, ONE_VIEW)),
+    )
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         x = batch.x[:, 0, :] if batch.views else batch.x
         return x @ self._mirror("text", self._scaled_text, batch).T

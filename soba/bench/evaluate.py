@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 import soba
-from soba.adapt._few_shot import FewShotAdapter
 from soba.adapt.base import Adapter, parameter_defaults
-from soba.bench.build import Workshop
+from soba.bench.method_factory import MethodFactory
 from soba.bench.metrics import (
     accuracy,
     accuracy_at_coverage,
@@ -24,13 +23,14 @@ from soba.bench.metrics import (
     mean_and_std,
     softmax,
 )
-from soba.encode.store import FeatureSet
-from soba.registry import adapter_class
+from soba.bench.paper_settings import unlike_the_paper
+from soba.bench.record import Record
+from soba.bench.tuning import PAPER
+from soba.feature_set import FeatureSet
+from soba.registry import adapter_class, card, provenance_of
 
-Record = dict[str, Any]
-More = Callable[[np.ndarray, np.ndarray], Record]  # (order, logits) -> further entries
+More = Callable[[np.ndarray, np.ndarray], dict[str, Any]]  # (order, logits) -> further fields
 COVERAGES = np.arange(1, 21) / 20  # shares of the samples that are answered
-PAPER_SCHEDULE = ("ncm", "soba")  # refresh at every tenth of the stream, as the paper has it
 
 # Packages that decide the last bits of features and scores, by distribution name.
 _PACKAGES = ("torch", "open_clip_torch", "onnxruntime", "pillow")
@@ -43,9 +43,9 @@ def evaluate(
     *,
     orders: int | Sequence[int] = 5,
     overrides: dict[str, Any] | None = None,
-    unsure: float = 0.0,
+    min_confidence: float = 0.0,
     step: Callable[[str, int], None] = lambda method, seed: None,
-    workshop: Workshop | None = None,
+    factory: MethodFactory | None = None,
     arrange: Callable[[int], np.ndarray] | None = None,
     more: More = lambda order, logits: {},
     keep: Callable[[Record], None] = lambda record: None,
@@ -54,8 +54,8 @@ def evaluate(
 
     An episodic method takes each image by itself, so it runs once, in the order of the file.
     `orders` are a number of seeds, or the seeds themselves. `overrides` go to every method that
-    has such a hyper-parameter; samples whose probability stays below `unsure` count as not
-    answered; `step` is called after each stream. `workshop` has what some methods need besides: an
+    has such a hyper-parameter; samples whose probability stays below `min_confidence` count as not
+    answered; `step` is called after each stream. `factory` has what some methods need besides: an
     encoder, a source set. All that can be checked is checked before the first stream runs.
 
     `arrange` gives another order for each seed, to episodic methods too. What `more` makes of an
@@ -65,26 +65,26 @@ def evaluate(
     seeds = range(orders) if isinstance(orders, int) else orders
     if len(seeds) < 1:
         raise ValueError(f"orders must be at least 1, not {orders}")
-    workshop = Workshop(features) if workshop is None else workshop
-    settings = checked_settings(workshop, methods, overrides)
+    factory = MethodFactory(features) if factory is None else factory
+    settings = checked_settings(factory, methods, overrides)
     for name in methods:
-        workshop.check_encoder(name, settings[name])
+        factory.check_encoder(name, settings[name])
     features.check_values()
     records = []
     for name in methods:
         for seed in seeds[: streams(name, len(seeds))]:
             order = None if arrange is None else arrange(seed)
-            records.append(_run(name, workshop, settings[name], seed, unsure, order, more))
+            records.append(_run(name, factory, settings[name], seed, min_confidence, order, more))
             keep(records[-1])
             step(name, seed)
     return records
 
 
 def checked_settings(
-    workshop: Workshop, methods: Iterable[str], overrides: dict[str, Any] | None = None
-) -> dict[str, Record]:
+    factory: MethodFactory, methods: Iterable[str], overrides: dict[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
     """The hyper-parameters of each method; raises what can be known without an encoder."""
-    features, methods = workshop.features, list(methods)
+    features, methods = factory.features, list(methods)
     if features.labels is None:
         raise ValueError(f"{features.source}: has no labels, accuracy cannot be measured")
     if len(features) == 0:
@@ -94,23 +94,26 @@ def checked_settings(
     if unused:
         raise ValueError(f"none of {', '.join(methods)} has a {' or '.join(sorted(unused))}")
     for name in methods:
-        workshop.check_features(name, settings[name])
+        factory.check_features(name, settings[name])
     return settings
 
 
 def streams(method: str, orders: int) -> int:
     """How often a method runs: once if it takes each image by itself, whatever came before."""
-    cls = adapter_class(method)
-    return 1 if cls.episodic or issubclass(cls, FewShotAdapter) else orders
+    about = card(method)
+    return 1 if about.episodic or about.few_shot else orders
 
 
-def method_settings(name: str, total: int, overrides: dict[str, Any] | None = None) -> Record:
+def method_settings(
+    name: str, total: int, overrides: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The hyper-parameters of a method in an evaluation: the paper's, unless overridden."""
     known = parameter_defaults(adapter_class(name))
     chosen = {key: value for key, value in (overrides or {}).items() if key in known}
     if "refresh" in known:
-        if name in PAPER_SCHEDULE:
-            chosen.setdefault("refresh", "tenths")
+        schedule = card(name).paper.schedule
+        if schedule is not None:
+            chosen.setdefault("refresh", schedule)
         if chosen.get("refresh") == "tenths":
             chosen["total"] = total
     return chosen
@@ -135,16 +138,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def summarise(records: list[Record]) -> list[Record]:
+def summarise(records: list[Record]) -> list[dict[str, Any]]:
     """Per method: mean and standard deviation of top-1, gain over zero-shot, and so on."""
     by_method: dict[str, list[Record]] = {}
     for record in records:
-        by_method.setdefault(record["method"], []).append(record)
-    zero_shot = {r["seed"]: r["accuracy"] for r in by_method.get("zero-shot", [])}
+        by_method.setdefault(record.method, []).append(record)
+    zero_shot = {r.seed: r.accuracy for r in by_method.get("zero-shot", [])}
     rows = []
     for name, runs in by_method.items():
-        mean, std = mean_and_std([run["accuracy"] for run in runs])
-        gains = [run["accuracy"] - zero_shot[run["seed"]] for run in runs if zero_shot]
+        mean, std = mean_and_std([run.accuracy for run in runs])
+        gains = [run.accuracy - zero_shot[run.seed] for run in runs if zero_shot]
         rows.append(
             {
                 "method": name,
@@ -152,12 +155,12 @@ def summarise(records: list[Record]) -> list[Record]:
                 "accuracy_mean": mean,
                 "accuracy_std": std,
                 "gain": float(np.mean(gains)) if gains else None,
-                "calibration_error": float(np.mean([run["calibration_error"] for run in runs])),
-                "seconds": float(np.mean([run["seconds"] for run in runs])),
-                "answered": float(np.mean([run["answered"] for run in runs])),
-                "accuracy_answered": _mean(run["accuracy_answered"] for run in runs),
+                "calibration_error": float(np.mean([run.calibration_error for run in runs])),
+                "seconds": float(np.mean([run.seconds for run in runs])),
+                "answered": float(np.mean([run.answered for run in runs])),
+                "accuracy_answered": _mean(run.accuracy_answered for run in runs),
                 "accuracy_at_coverage": np.mean(
-                    [run["accuracy_at_coverage"] for run in runs], axis=0
+                    [run.accuracy_at_coverage for run in runs], axis=0
                 ).tolist(),
             }
         )
@@ -184,45 +187,48 @@ def _stream(adapter: Adapter, images: np.ndarray, order: np.ndarray) -> tuple[np
 
 def _run(
     name: str,
-    workshop: Workshop,
-    settings: Record,
+    factory: MethodFactory,
+    settings: dict[str, Any],
     seed: int,
-    unsure: float,
+    min_confidence: float,
     order: np.ndarray | None,
     more: More,
 ) -> Record:
-    features = workshop.features
+    features = factory.features
     assert features.labels is not None
-    adapter = workshop.make(name, settings)
-    said = "as stored" if adapter.episodic and order is None else "shuffled"
+    adapter = factory.make(name, settings)
+    said = "as stored" if adapter.card.episodic and order is None else "shuffled"
     if order is None:
         order = np.arange(len(features))
-        if not adapter.episodic:
+        if not adapter.card.episodic:
             order = np.random.default_rng(seed).permutation(order)
-    images = workshop.images(name)
+    images = factory.images(name)
     logits, seconds = _stream(adapter, images, order)
     labels = features.labels[order]
     probabilities = softmax(logits)
-    sure = probabilities.max(axis=1) >= unsure
-    return {
-        "dataset": features.source.stem if features.source else None,
-        "encoder": features.fingerprint,
-        "method": name,
-        "seed": seed,
-        "order": said,
-        "samples": len(labels),
-        "views": images.shape[1] if images.ndim == 3 else 1,
-        "accuracy": accuracy(logits, labels),
-        "calibration_error": calibration_error(probabilities, labels),
-        "answered": 100.0 * float(sure.mean()),
-        "accuracy_answered": accuracy(logits[sure], labels[sure]) if sure.any() else None,
-        "accuracy_at_coverage": accuracy_at_coverage(probabilities, labels, COVERAGES).tolist(),
-        "accuracy_over_stream": accuracy_over_stream(logits, labels).tolist(),
-        "seconds": seconds,
-        "hyper_parameters": adapter.params,
-        "tuned_on": getattr(adapter, "tuned_on_", None) or "paper or given",
-        "used": getattr(adapter, "used_", None),
-        "provenance": adapter.provenance,
-        "versions": versions(),
-        "cpus": os.cpu_count(),
-    } | more(order, logits)
+    sure = probabilities.max(axis=1) >= min_confidence
+    return Record(
+        dataset=features.source.stem if features.source else "",
+        encoder=features.encoder_fingerprint,
+        templates=features.templates_fingerprint,
+        method=name,
+        seed=seed,
+        order=said,
+        samples=len(labels),
+        views=images.shape[1] if images.ndim == 3 else 1,
+        accuracy=accuracy(logits, labels),
+        calibration_error=calibration_error(probabilities, labels),
+        answered=100.0 * float(sure.mean()),
+        accuracy_answered=accuracy(logits[sure], labels[sure]) if sure.any() else None,
+        accuracy_at_coverage=accuracy_at_coverage(probabilities, labels, COVERAGES).tolist(),
+        accuracy_over_stream=accuracy_over_stream(logits, labels).tolist(),
+        seconds=seconds,
+        hyper_parameters=adapter.params,
+        tuned_on=getattr(adapter, "tuned_on_", None) or PAPER,
+        unlike_the_paper=unlike_the_paper(name, adapter.params),
+        used=getattr(adapter, "used_", None),
+        provenance=provenance_of(type(adapter)),
+        versions=versions(),
+        cpus=os.cpu_count(),
+        **more(order, logits),
+    )

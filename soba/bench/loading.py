@@ -1,4 +1,4 @@
-"""Streams of a plan -> their features: made once, joined, and with what a method needs besides."""
+"""Data sets of a source -> their features: made once, joined where a stream joins them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from soba.bench.feature_folder import FeatureFolder
+from soba.bench.feature_cache import FeatureFolder
 from soba.bench.orders import join
-from soba.bench.plan import Plan, Stream, is_few_shot
+from soba.bench.sources import Source
 from soba.datasets import ImageSet
-from soba.encode.store import FeatureSet
-from soba.registry import adapter_class
+from soba.feature_set import FeatureSet
 
 Step = Callable[[str, int], None]  # what was done, and how much work it was
+
+
+def no_step(what: str, amount: int) -> None:
+    """For those who do not watch."""
 
 
 @dataclass(frozen=True)
@@ -30,31 +33,28 @@ class Loaded:
 
 
 class Loader:
-    """Opens the sets of a plan and has their features made.
+    """Opens the sets of a source and has their features made.
 
     Parameters
     ----------
-    plan
-        Says which sets and how many views.
+    source
+        Of the images.
     folder
-        Of the features; its encoder makes them.
+        Of the features; its encoder makes them, with as many views as are asked for.
     """
 
-    def __init__(self, plan: Plan, folder: FeatureFolder) -> None:
-        if folder.views != plan.views:
-            raise ValueError(f"{folder.views} views are made where {plan.views} are planned")
-        self.plan = plan
-        # Methods that can do with one view have cells of their own, whatever the others take.
-        self._folders = {plan.views: folder} | {1: dataclasses.replace(folder, views=1)}
+    def __init__(self, source: Source, folder: FeatureFolder) -> None:
+        self.source, self.folder = source, folder
         self._images: dict[tuple[str, str], ImageSet] = {}
         self._paths: dict[tuple[str, str, int], Path] = {}
         self._left_out: dict[Path, tuple[str, ...]] = {}
         self._outdated: set[Path] = set()  # files to be made anew
+        self._loaded: dict[tuple[tuple[str, ...], str, int], Loaded] = {}
 
     def open(self, dataset: str, split: str) -> ImageSet:
         """A split of a set, called after both."""
         if (dataset, split) not in self._images:
-            images = self.plan.source.images(dataset, split)
+            images = self.source.images(dataset, split)
             called = dataset if split == "test" else f"{dataset}-{split}"
             self._images[dataset, split] = dataclasses.replace(images, name=called)
         return self._images[dataset, split]
@@ -63,7 +63,7 @@ class Loader:
         """Where the features of a split are, or will be."""
         key = dataset, split, views
         if key not in self._paths:  # every cell asks, and a path is a long digest
-            self._paths[key] = self._folders[views].path(self.open(dataset, split))
+            self._paths[key] = self._folder(views).path(self.open(dataset, split))
         return self._paths[key]
 
     def is_made(self, dataset: str, split: str, views: int) -> bool:
@@ -77,8 +77,10 @@ class Loader:
 
         They are tried again, once: if one can be read now, the file is to be made anew.
         """
-        path, folder = self.path(dataset, split, views), self._folders[views]
+        path, folder = self.path(dataset, split, views), self._folder(views)
         if path not in self._left_out:
+            if not path.exists():  # another process may make it: then it is looked at again
+                return ()
             images = self.open(dataset, split)
             lacking = folder.left_out(images)
             if lacking and folder.readable_now(images):
@@ -89,26 +91,58 @@ class Loader:
         return self._left_out[path]
 
     def features(
-        self, dataset: str, split: str, views: int, step: Step
+        self, dataset: str, split: str, views: int, step: Step = no_step
     ) -> tuple[FeatureSet, float]:
         """The features of a split, and the seconds their extraction took in all."""
-        images, folder = self.open(dataset, split), self._folders[views]
+        images, folder = self.open(dataset, split), self._folder(views)
         if not self.is_made(dataset, split, views):
             path = self.path(dataset, split, views)
             if path in self._outdated:
                 folder.discard(images)
                 self._outdated.remove(path)
-            del self._left_out[path]  # known when the file is there
+            self._left_out.pop(path, None)  # known when the file is there
 
         def encoded(count: int) -> None:
             step(f"encoding {images.name}", count * views)
 
         return folder.get(images, encoded)
 
-    def load(self, stream: Stream, split: str, views: int, step: Step) -> Loaded:
-        """The features of all sets of a stream, as one."""
-        parts = [self.features(dataset, split, views, step) for dataset in stream.datasets]
-        ids = [self.plan.source.class_ids(dataset) for dataset in stream.datasets]
+    def load(
+        self, datasets: tuple[str, ...], split: str, views: int, step: Step = no_step
+    ) -> Loaded:
+        """The features of all sets of a stream, as one.
+
+        The cells of a stream follow each other, so what was loaded last stays at hand.
+        """
+        key = datasets, split, views
+        if key not in self._loaded:
+            self._loaded = {k: v for k, v in self._loaded.items() if k[0] == datasets}
+            self._loaded[key] = self._joined(datasets, split, views, step)
+        return self._loaded[key]
+
+    def prompt_features(self, dataset: str) -> np.ndarray:
+        """(P, C, d): the text features of each prompt of a set by itself."""
+        return self.folder.prompt_features(self.open(dataset, "test"))
+
+    def shots(
+        self, datasets: tuple[str, ...], loaded: Loaded, views: int, step: Step = no_step
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Labelled samples for the few-shot methods, under the labels of a stream."""
+        rows, labels = [], []
+        index = {key: label for label, key in enumerate(loaded.class_ids)}
+        source = self.source
+        for name in dict.fromkeys(source.train_set(d, transfer=False) for d in datasets):
+            shots, _ = self.features(name, "train", views, step)
+            mapped = np.array([index.get(key, -1) for key in source.class_ids(name)])
+            assert shots.labels is not None
+            carried = mapped[shots.labels]  # -1: a class that is not told apart here
+            rows.append(np.asarray(shots.image_features)[carried >= 0])
+            labels.append(carried[carried >= 0])
+        return np.concatenate(rows), np.concatenate(labels)
+
+    def _joined(self, datasets: tuple[str, ...], split: str, views: int, step: Step) -> Loaded:
+        parts = [self.features(dataset, split, views, step) for dataset in datasets]
+        ids = [self.source.class_ids(dataset) for dataset in datasets]
         seconds = sum(seconds for _, seconds in parts)
         if len(parts) == 1:
             features = parts[0][0]
@@ -117,36 +151,5 @@ class Loader:
         known = tuple(dict.fromkeys(key for listed in ids for key in listed))
         return Loaded(joined, domains, known, seconds)
 
-    def equipped(self, stream: Stream, method: str, loaded: Loaded, step: Step) -> FeatureSet:
-        """The features with prompts and labelled samples, for the methods that take them."""
-        features, views = loaded.features, self.plan.views_of(method)
-        if adapter_class(method).per_prompt:
-            prompts = self._folders[views].prompt_features(self.open(stream.datasets[0], "test"))
-            features = dataclasses.replace(features, prompt_features=prompts)
-        if not is_few_shot(method):
-            return features
-        rows, labels = [], []
-        index = {key: label for label, key in enumerate(loaded.class_ids)}
-        source = self.plan.source
-        for name in dict.fromkeys(source.train_set(d, transfer=False) for d in stream.datasets):
-            shots, _ = self.features(name, "train", views, step)
-            mapped = np.array([index.get(key, -1) for key in source.class_ids(name)])
-            assert shots.labels is not None
-            found = mapped[shots.labels]  # -1: a class that is not told apart here
-            rows.append(np.asarray(shots.image_features)[found >= 0])
-            labels.append(found[found >= 0])
-        features = dataclasses.replace(
-            features,
-            support_features=np.concatenate(rows),
-            support_labels=np.concatenate(labels),
-        )
-        if self.plan.tune_on not in ("val", "test"):
-            return features
-        held_out = loaded
-        if self.plan.tune_on == "val":
-            held_out = self.load(stream, "val", views, step)
-        return dataclasses.replace(
-            features,
-            val_features=held_out.features.image_features,
-            val_labels=held_out.features.labels,
-        )
+    def _folder(self, views: int) -> FeatureFolder:
+        return dataclasses.replace(self.folder, views=views)

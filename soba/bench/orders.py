@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from soba.encode.store import FeatureSet
+from soba.feature_set import FeatureSet
 
 ORDERS = ("shuffled", "sorted", "sequence", "mixed")
 JOINED = ("sequence", "mixed")  # streams over all domains at once
@@ -67,11 +68,8 @@ def join(
     """
     first = sets[0]
     for other in sets[1:]:
-        if (other.logit_scale, other.views, other.width) != (
-            first.logit_scale,
-            first.views,
-            first.width,
-        ):
+        first.check_encoder(other)
+        if (other.logit_scale, other.views) != (first.logit_scale, first.views):
             raise ValueError(
                 f"{other.source}: of another encoder or with other views than {first.source}"
             )
@@ -92,8 +90,14 @@ def join(
         text_features=np.stack(text),
         labels=np.concatenate(labels),
         class_names=tuple(names),
-        prompts=first.prompts if len({features.prompts for features in sets}) == 1 else None,
+        prompts=_of_all([features.prompts for features in sets]),
+        templates_fingerprint=_of_all([features.templates_fingerprint for features in sets]),
         prompt_features=None,
         keys=None,
     )
     return joined, np.repeat(np.arange(len(sets)), [len(features) for features in sets])
+
+
+def _of_all(values: Sequence[Any]) -> Any:
+    """What all of them are, or None."""
+    return values[0] if all(value == values[0] for value in values) else None

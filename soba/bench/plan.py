@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
-from soba.adapt._few_shot import FewShotAdapter
 from soba.bench import tuning
-from soba.bench.build import least_views
 from soba.bench.evaluate import streams
+from soba.bench.method_factory import min_views
 from soba.bench.orders import JOINED, ORDERS
 from soba.bench.sources import Source
-from soba.registry import adapter_class, list_tuners
+from soba.registry import card
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Plan:
         Give the views to the methods that learn from the stream too, by TDA's rule: the surest
         tenth is averaged. The paper's numbers on ImageNet's variants were made like that.
     fallback
-        Run difftpt without generated views.
+        Run methods that need generated views without them.
+    fixed_constants
+        Give every data set the default hyper-parameters, TDA's too, whose official code has
+        constants of its own for each.
     """
 
     source: Source
@@ -53,6 +56,7 @@ class Plan:
     views: int = 1
     stream_views: bool = False
     fallback: bool = False
+    fixed_constants: bool = False
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -87,16 +91,25 @@ class Plan:
 
     def views_of(self, method: str) -> int:
         """How many views of each image a method gets."""
-        needs = adapter_class(method).least_views > 1
+        needs = card(method).min_views > 1
         return self.views if needs or self.stream_views else 1
 
     def candidates(self, method: str) -> tuple[float, ...]:
         """The values of alpha to search among."""
         return () if self.tune_on == "paper" else tuning.candidates(method)
 
+    def constants(self, stream: Stream, method: str) -> dict[str, float]:
+        """What the official code of a method sets for this data set; nothing where it is tuned."""
+        return {} if self.fixed_constants else self._official(stream, method)
+
+    def _official(self, stream: Stream, method: str) -> dict[str, float]:
+        if self.tune_on != "paper" or self.joined:
+            return {}
+        return card(method).paper.constants_for(stream.name)
+
     def tuned(self, method: str) -> bool:
         """Whether anything is searched for a method; few-shot methods search by themselves."""
-        if is_few_shot(method) and method not in list_tuners():
+        if card(method).few_shot and not card(method).tunes_prompts:
             return self.tune_on in ("val", "test")
         return bool(self.candidates(method))
 
@@ -108,8 +121,8 @@ class Plan:
                 needed += [(name, "val") for name in stream.datasets]
             elif self.tuning_set:
                 needed.append((self.tuning_set, "test"))
-        if is_few_shot(method):
-            transfer = method in list_tuners()
+        if card(method).few_shot:
+            transfer = card(method).tunes_prompts
             sets = [self.source.train_set(name, transfer=transfer) for name in stream.datasets]
             needed += [(name, "train") for name in sets]
         return list(dict.fromkeys(needed))
@@ -118,12 +131,17 @@ class Plan:
         """All that is wrong with methods and data, a sentence each; no image is opened."""
         found = []
         for name in self.methods:
-            if least_views(name) > self.views:
-                found.append(f"{name}: needs {least_views(name)} views at least: say --views")
-            if adapter_class(name).per_prompt and self.joined:
+            if min_views(name) > self.views:
+                found.append(f"{name}: needs {min_views(name)} views at least: say --views")
+            if card(name).per_prompt and self.joined:
                 found.append(f"{name}: lets the prompts of one set vote; not for {self.order}")
-        if "difftpt" in self.methods and not self.fallback:
-            found.append("difftpt: no views are generated here: say --fallback, or leave it out")
+            if card(name).takes_generated_views and not self.fallback:
+                found.append(
+                    f"{name}: no views are generated here: say --fallback, or leave it out"
+                )
+        cells = itertools.product(self.streams, self.methods)
+        if self.fixed_constants and not any(self._official(*cell) for cell in cells):
+            found.append("--fixed-constants: no method here has constants of a data set's own")
         for dataset, split in self.all_needed():
             found += self.source.problems(dataset, split)
         return found
@@ -137,7 +155,3 @@ class Plan:
             for pair in self.needed(stream, method)
         ]
         return list(dict.fromkeys(needed))
-
-
-def is_few_shot(method: str) -> bool:
-    return issubclass(adapter_class(method), FewShotAdapter)

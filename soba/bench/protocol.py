@@ -11,16 +11,16 @@ import json
 from functools import cache
 from typing import Any
 
-from soba.bench.evaluate import Record
+from soba._files import parse_json
+from soba.adapt.card import AUGMIX, ONE_VIEW, PaperSettings
+from soba.bench.record import Record
 from soba.datasets import GROUPS, NAMES
 from soba.encode.prompts import templates
-
-ONE_VIEW, CROPS, AUGMIX = "one view", "64 views", "64 views, AugMix"
+from soba.registry import card, list_methods
 
 _EACH = "of each domain"  # what records of joined streams say: prompts differ, as they should
 _ICONS = ("an icon of a {}.",)
 _VARIANTS = tuple(name for name in GROUPS["ood"] if name != "imagenet")
-_ONE_PROMPT = ("mta",)
 
 
 def plain(value: Any) -> str:
@@ -30,25 +30,23 @@ def plain(value: Any) -> str:
 
 def joined(record: Record) -> tuple[str, ...]:
     """The data sets of a joined stream; none for a stream of one set."""
-    return tuple(sorted(record.get("joined") or record.get("accuracy_per_domain") or ()))
+    return tuple(sorted(record.joined or record.accuracy_per_domain or ()))
 
 
 def views(record: Record) -> str:
-    """The view policy in words.
-
-    >>> views({"view_policy": '{"count": 64, "augmix": {"chains": 3}}'})
-    '64 views, AugMix'
-    >>> views({"views": 5}), views({"views": 1})
-    ('5 views', 'one view')
-    """
-    return _policy(plain(record.get("view_policy") or ""), int(record.get("views") or 1))
+    """The view policy in words."""
+    return _policy(plain(record.view_policy or ""), int(record.views))
 
 
 @cache
 def _policy(said: str, count: int) -> str:
+    """
+    >>> _policy('{"count": 64, "augmix": {"chains": 3}}', 64), _policy("", 5), _policy("", 1)
+    ('64 views, AugMix', '5 views', 'one view')
+    """
     if said.startswith("{"):
         try:
-            policy = json.loads(said)
+            policy = parse_json(said)
             mixed = ", AugMix" if policy["augmix"] else ""
             return ONE_VIEW if policy["count"] == 1 else f"{policy['count']} views{mixed}"
         except (ValueError, KeyError):
@@ -60,18 +58,18 @@ def _policy(said: str, count: int) -> str:
 
 def given_prompts(record: Record) -> Any:
     """The prompts, where they are not those a data set is usually scored with."""
-    prompts = record.get("prompts")
+    prompts = record.prompts
     if prompts in (None, _EACH):
         return None
-    names = joined(record) or (record["dataset"],)
+    names = joined(record) or (record.dataset,)
     return None if all(list(prompts) == _usual(name) for name in names) else prompts
 
 
 @cache
-def _usual(dataset: str) -> list[str] | None:
+def _usual(dataset: str) -> list[str]:
     if dataset.startswith("icons-"):
         return list(_ICONS)
-    return list(templates(dataset)) if dataset in NAMES else None
+    return list(templates(dataset if dataset in NAMES else "single"))
 
 
 def prompt_words(prompts: Any) -> str:
@@ -90,10 +88,10 @@ def shortened(text: str) -> str:
 
 def lacking(record: Record) -> str:
     """What a data set lacks of the literature's, in words; nothing if it is whole or unknown."""
-    samples, expected = record.get("samples"), record.get("expected")
+    samples, expected = record.samples, record.expected
     if expected is not None and samples is not None and samples != expected:
         return f"{samples:,} images, not {expected:,}"
-    left = record.get("left_out") or 0
+    left = record.left_out or 0
     return f"{left:,} images left out" if left else ""
 
 
@@ -101,7 +99,7 @@ def comparable(record: Record) -> bool:
     """Whether the paper's number is of the same prompts and images."""
     prompts = given_prompts(record)
     as_printed = prompts is None or (
-        record["method"] in _ONE_PROMPT and prompts == list(templates("single"))
+        _paper(record.method).one_prompt and prompts == list(templates("single"))
     )
     return as_printed and not lacking(record)
 
@@ -112,13 +110,17 @@ def paper_views(method: str, dataset: str) -> str | None:
     >>> paper_views("soba", "imagenet-a"), paper_views("soba", "dtd"), paper_views("mta", "dtd")
     ('64 views, AugMix', 'one view', '64 views')
     """
-    if method in ("ncm", "soba", "tda"):
-        return stream_views(dataset)
-    if method in ("tpt", "difftpt"):
-        return CROPS if dataset in GROUPS["ood"] else AUGMIX
-    if method.startswith("mta"):
-        return CROPS
-    return ONE_VIEW if method in ("zero-shot", "coop", "cocoop") else None
+    printed = _paper(method).views
+    if printed is None:
+        return None
+    if dataset == "imagenet":
+        return printed.imagenet
+    return printed.variants if dataset in _VARIANTS else printed.elsewhere
+
+
+def _paper(method: str) -> PaperSettings:
+    """What a method's paper sets; of a method that is not known here, nothing."""
+    return card(method).paper if method in list_methods() else PaperSettings()
 
 
 def stream_views(dataset: str) -> str:
@@ -126,13 +128,13 @@ def stream_views(dataset: str) -> str:
     return AUGMIX if dataset in _VARIANTS else ONE_VIEW
 
 
-def unlike_the_paper(record: Record) -> tuple[str, str] | None:
+def other_protocol(record: Record) -> tuple[str, str] | None:
     """(ours, the paper's) in words, where views or prompts are other ones."""
-    ours, theirs = views(record), paper_views(record["method"], record["dataset"])
+    ours, theirs = views(record), paper_views(record.method, record.dataset)
     found = [(ours, theirs)] if theirs not in (None, ours) else []
-    prompts = record.get("prompts")
+    prompts = record.prompts
     single = list(templates("single"))
-    if record["method"] in _ONE_PROMPT and isinstance(prompts, list) and prompts != single:
+    if _paper(record.method).one_prompt and isinstance(prompts, list) and prompts != single:
         found.append((prompt_words(prompts), prompt_words(single)))
     if not found:
         return None

@@ -1,15 +1,18 @@
-"""The three benchmarks as sources of images: two on disk, and the icons that need none."""
+"""Sources of images: the two benchmarks on disk, icons that need none, and anyone's folders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from soba.adapt.tda import TDA
+from soba.bench.sendable import Sendable
 from soba.datasets import GROUPS, NAMES, ImageSet, class_names, expected, few_shot, survey
 from soba.datasets._facts import Survey, imagenet_classes
+from soba.datasets.folder import from_csv, from_folder
 from soba.datasets.icons import DOMAINS, icons
 
 _SHOT_SEED = 1  # CoOp's first
@@ -92,8 +95,9 @@ class Icons:
         return dataset in {f"icons-{domain}" for domain in DOMAINS}
 
     def problems(self, dataset: str, split: str) -> list[str]:
-        found = self.images(dataset, split)
-        return [] if len(found) else [f"{dataset}: the domain has no drawings"]
+        return (
+            [] if len(self.images(dataset, split)) else [f"{dataset}: the domain has no drawings"]
+        )
 
     def images(self, dataset: str, split: str) -> ImageSet:
         domain = dataset.removeprefix("icons-")
@@ -115,7 +119,7 @@ class Icons:
 
 
 @dataclass(frozen=True)
-class OnDisk:
+class OnDisk(Sendable):
     """The OOD or the cross-dataset benchmark below a data root, as CoOp, TDA and TPT lay it out.
 
     Parameters
@@ -132,7 +136,10 @@ class OnDisk:
     shots: int = 16
     incomplete: bool = False
     tda_listing: bool = False
-    _surveys: dict[tuple[str, str], Survey] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _surveys(self) -> dict[tuple[str, str], Survey]:
+        return {}
 
     @cached_property
     def datasets(self) -> tuple[str, ...]:
@@ -143,23 +150,23 @@ class OnDisk:
 
     def problems(self, dataset: str, split: str) -> list[str]:
         try:
-            found = self._survey(dataset, split)
+            surveyed = self._survey(dataset, split)
         except ValueError as error:  # the set has no such split
             return [f"{dataset}: {str(error).removeprefix(f'{dataset}: ')}"]
-        gaps = () if self.incomplete else found.gaps
-        return [f"{dataset}: {problem}" for problem in (*found.problems, *gaps)]
+        gaps = () if self.incomplete else surveyed.gaps
+        return [f"{dataset}: {problem}" for problem in (*surveyed.problems, *gaps)]
 
     def images(self, dataset: str, split: str) -> ImageSet:
-        found = self._survey(dataset, split).image_set
+        images = self._survey(dataset, split).image_set
         wrong = self.problems(dataset, split)
-        if found is None or wrong:
+        if images is None or wrong:
             raise ValueError("\n".join(wrong))
-        return few_shot(found, self.shots, _SHOT_SEED) if split == "train" else found
+        return few_shot(images, self.shots, _SHOT_SEED) if split == "train" else images
 
     def census(self, dataset: str, split: str) -> Census:
         return Census(
             expected(dataset, split),
-            "tda" if self._as_tda(dataset) else None,
+            TDA.card.name if self._as_tda(dataset) else None,
             tuple(f"{dataset}: {remark}" for remark in self._survey(dataset, split).remarks),
         )
 
@@ -181,6 +188,70 @@ class OnDisk:
 
     def _as_tda(self, dataset: str) -> bool:
         return self.tda_listing and dataset in GROUPS["ood"] and dataset != "imagenet"
+
+
+@dataclass(frozen=True)
+class Folders(Sendable):
+    """Anyone's labelled images: class folders, or tables with labels. Each is a data set.
+
+    They are called by the names of their folders or files, and have a test split only.
+    """
+
+    paths: tuple[Path, ...]
+    name: str = "folder"
+    shots: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise ValueError("no folder was named")
+        if len(self._by_name) < len(self.paths):
+            listed = ", ".join(map(str, self.paths))
+            raise ValueError(f"two of these have one name, so they cannot be told apart: {listed}")
+
+    @cached_property
+    def _listed(self) -> dict[str, ImageSet]:
+        return {}
+
+    @cached_property
+    def _by_name(self) -> dict[str, Path]:
+        resolved = (path.resolve() for path in self.paths)
+        return {p.stem if p.suffix.lower() == ".csv" else p.name: p for p in resolved}
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return tuple(self._by_name)
+
+    def knows(self, dataset: str) -> bool:
+        return dataset in self._by_name
+
+    def problems(self, dataset: str, split: str) -> list[str]:
+        if split != "test":
+            return [f"{dataset}: has only a test split, and a {split} split is needed"]
+        try:
+            self.images(dataset, split)
+        except ValueError as error:
+            # The listing advises on options that are not those of a benchmark.
+            return [str(error).partition(";")[0]]
+        return []
+
+    def images(self, dataset: str, split: str) -> ImageSet:
+        if dataset not in self._listed:
+            path = self._by_name[dataset]
+            listing = from_csv if path.suffix.lower() == ".csv" else from_folder
+            images = listing(path)
+            if images.labels is None:
+                raise ValueError(f"{path}: has no labels: neither class folders nor a column label")
+            self._listed[dataset] = images
+        return self._listed[dataset]
+
+    def census(self, dataset: str, split: str) -> Census:
+        return Census()
+
+    def class_ids(self, dataset: str) -> tuple[str, ...]:
+        return self.images(dataset, "test").class_names
+
+    def train_set(self, dataset: str, *, transfer: bool) -> str:
+        return dataset
 
 
 def _chosen(chosen: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

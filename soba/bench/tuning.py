@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from soba.adapt.base import parameter_defaults
-from soba.bench.evaluate import Record
-from soba.encode.store import FeatureSet
+from soba.feature_set import FeatureSet
 from soba.registry import adapter_class
 
 FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # times the paper's alpha
@@ -109,6 +109,6 @@ class NeighbourAgreement:
         chance = float((shares**2).sum())
         return (agreed - chance) / (1.0 - chance) if chance < 1.0 else 0.0
 
-    def entry(self, order: np.ndarray, logits: np.ndarray) -> Record:
+    def entry(self, order: np.ndarray, logits: np.ndarray) -> dict[str, Any]:
         """The score as an entry of a record, for :func:`soba.bench.evaluate.evaluate`."""
         return {"agreement": self(order, logits)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 try:
     import typer
@@ -35,8 +37,25 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command; bad input ends with one line and exit code 2, never a traceback."""
+    said: set[str] = set()
+
+    def say_once(message: Warning | str, *_: Any, **__: Any) -> None:
+        """A warning as a person reads it, without the line of code that it came from."""
+        if str(message) not in said:
+            said.add(str(message))
+            text = escape(str(message))
+            err.print(f"[yellow]warning:[/] {text}", soft_wrap=True, highlight=False)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say_once
+        _run()
+
+
+def _run() -> None:
+    # A run that is asked to end cleans up behind itself, as it does after Ctrl-C.
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        app()
+        app(prog_name=soba.__name__)
     except (ValueError, TypeError, OSError, ImportError) as error:
         problem = " ".join(str(error).split())
         err.print(f"[bold red]error:[/] {escape(problem)}", soft_wrap=True)
@@ -44,6 +63,8 @@ def main() -> None:
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _version(wanted: bool) -> None:

@@ -1,11 +1,11 @@
 """The tables of `soba bench` in the terminal: data sets down, methods across, since few are wide.
 
-They are drawn from the same `soba.bench.tables.Table` as those of `soba report`.
+They are drawn from the same `soba.report.tables.Table` as those of `soba report`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from soba.bench import efficiency
-from soba.bench.row_labels import TITLES
-from soba.bench.table_formats import ON_TEST, QUOTED, notes
-from soba.bench.tables import Cell, Row, Table
+from soba.report.formats import ON_TEST, QUOTED, notes
+from soba.report.method_looks import title_of
+from soba.report.tables import Cell, Row, Table
+from soba.studies import efficiency
 
 
 def drawn(table: Table, width: int) -> Iterator[RenderableType]:
@@ -40,6 +40,26 @@ def drawn(table: Table, width: int) -> Iterator[RenderableType]:
         )
 
 
+def bold_best(
+    texts: Iterable[str],
+    values: Sequence[float],
+    *,
+    digits: int = 2,
+    best: Callable[[Iterable[float]], float] = max,
+) -> list[str]:
+    """The cells of a row, the best of them bold; equal digits are equally good.
+
+    >>> bold_best(["1.00", "2.00", "2.00"], [1.0, 2.0, 2.001])
+    ['1.00', '[bold]2.00[/]', '[bold]2.00[/]']
+    """
+    printed = [round(value, digits) for value in values]
+    winner = best(printed)
+    return [
+        f"[bold]{text}[/]" if value == winner else text
+        for text, value in zip(texts, printed, strict=True)
+    ]
+
+
 def costs(measured: efficiency.Measured) -> Drawn:
     """What each method costs, and the paper's runtimes."""
     table = Drawn(
@@ -57,7 +77,7 @@ def costs(measured: efficiency.Measured) -> Drawn:
         table.add_column(marked, justify="right" if place else "left", no_wrap=not place)
     for cost in measured.costs:
         method, *numbers = efficiency.shown(cost)
-        table.add_row(TITLES.get(method, method), *numbers)
+        table.add_row(title_of(method), *numbers)
     return table
 
 

@@ -9,7 +9,11 @@ import typer
 from rich.table import Table
 
 import soba
-from soba.bench.ablate import (
+from soba._files import alone
+from soba.cli._common import err, out, progress_bar, shown
+from soba.report.ablation_plots import write_pictures
+from soba.report.plots import check_pictures
+from soba.studies.ablate import (
     ABLATIONS,
     MOST_REFRESHES,
     Point,
@@ -20,11 +24,7 @@ from soba.bench.ablate import (
     file_name,
     settings_for,
     summarise,
-    write_pictures,
 )
-from soba.bench.plots import check_pictures
-from soba.bench.record_files import alone
-from soba.cli._common import err, out, progress_bar, shown
 
 
 def ablate_(
@@ -42,9 +42,9 @@ def ablate_(
 
     `capacity`: 2 to 32 samples per class, and all. `alpha`: 0 to 100. `classifier`: L1, L2 and
     cosine to the class means in CLIP's space; L1, L2 and linear to the rotated ones. `refresh`:
-    at every tenth, ever more rarely, every 100, 10 and 1 samples. `reading`: five ways to read
-    the paper's formula. Writes NAME.csv (a line per file, setting and order), NAME.png, NAME.svg;
-    runs into the same folder add to them:
+    at every tenth, ever more rarely, every 100, 10 and 1 samples. `reading`: four ways to read
+    the paper's formula, and its baseline. Writes NAME.csv (a line per file, setting and order),
+    NAME.png and NAME.svg; runs into the same folder add to them:
 
     `soba ablate capacity data/whurs19/*.npz -o results/ablations`
 
@@ -74,6 +74,8 @@ def ablate_(
                 ),
             )
             rows = add_rows(table, found)  # now, so that a killed run keeps what it had
+        points = summarise(rows)
+        pictures = write_pictures(output, name, points)
     for path, features in zip(files, sets, strict=True):
         for setting in settings_for(name, len(features))[1]:
             err.print(
@@ -82,9 +84,8 @@ def ablate_(
                 soft_wrap=True,
                 highlight=False,
             )
-    points = summarise(rows)
     out.print(_table(name, {file: points[file] for file in names}))
-    written = ", ".join(shown(path) for path in (table, *write_pictures(output, name, points)))
+    written = ", ".join(shown(path) for path in (table, *pictures))
     earlier = f", with earlier ones {len(rows)}," if len(rows) > total else ""
     out.print(f"{total} streams{earlier} in {written}", soft_wrap=True, highlight=False)
 
@@ -100,7 +101,8 @@ def _table(name: str, points: dict[str, list[Point]]) -> Table:
     """Settings down, files across; zero-shot apart, the best of each file bold."""
     counts = sorted({point.orders for own in points.values() for point in own})
     orders = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    title = f"{ABLATIONS[name].varies}: top-1 %, mean over {orders} orders (std)"
+    over = "1 order" if orders == "1" else f"{orders} orders"
+    title = f"{ABLATIONS[name].varies}: top-1 %, mean over {over} (std)"
     table = Table(title=title, title_justify="left")
     table.add_column("method", no_wrap=True)
     table.add_column(name, no_wrap=True)

@@ -1,19 +1,24 @@
-"""`soba bench`: the two benchmarks, the same on icons, and what adapting costs."""
+"""`soba bench`: the two benchmarks, icons, any labelled folder, and what adapting costs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperCommand, TyperOption
 
-from soba.bench.evaluate import Record
-from soba.bench.feature_folder import FeatureFolder
-from soba.bench.grid import Grid
+from soba.bench import run
+from soba.bench.cells import cells_of
+from soba.bench.places import Model as BenchModel
+from soba.bench.places import Places
 from soba.bench.plan import Plan
-from soba.bench.sources import Icons, OnDisk, Source
-from soba.bench.tables import tables
+from soba.bench.record import Record
+from soba.bench.runnable import runnable
+from soba.bench.sources import Folders, Icons, OnDisk, Source
 from soba.cli import _tables
 from soba.cli._common import (
     Batch,
@@ -22,6 +27,7 @@ from soba.cli._common import (
     Pretrained,
     Templates,
     Threads,
+    counted,
     err,
     method_names,
     open_encoder,
@@ -32,10 +38,10 @@ from soba.cli._common import (
     weights_of,
 )
 from soba.cli.efficiency import efficiency_
-from soba.encode.encoder import Encoder
-from soba.encode.load import TINY, load_encoder, load_tunable
+from soba.encode.encoder import TINY, load_encoder, split_name
 from soba.encode.prompts import templates
-from soba.registry import adapter_class, list_tuners
+from soba.registry import card, list_methods
+from soba.report.tables import tables
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,14 +49,25 @@ app = typer.Typer(
     help="Run a benchmark: data sets x methods x orders, one record a cell, safe to kill.",
 )
 
-_STREAMING = ("zero-shot", "ncm", "tda", "soba", "soba+")
-_ON_VIEWS = ("clip+views", "mta", "zero")
+_TAKERS = {  # options that not all benchmarks take -> those that do
+    "--data": ("ood", "cross"),
+    "--incomplete": ("ood", "cross"),
+    "--tda-listing": ("ood",),
+    "--per-class": ("icons",),
+    "--datasets": ("ood", "cross", "icons"),
+}
 
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="PATH...", help="Folders of class folders, or .csv files.", show_default=False
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="The folder that holds the data sets of ood and cross, as CoOp or TDA lay it out; "
-        "of the OOD sets, TPT's layout will do as well."
+        help="The folder that holds the data sets, as CoOp or TDA lay it out; of the OOD sets, "
+        "TPT's layout will do as well."
     ),
 ]
 Model = Annotated[
@@ -63,8 +80,8 @@ Model = Annotated[
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated names. Default: zero-shot, ncm, tda, soba and soba+; from 2 views "
-        "on also clip+views and zero, from 5 on mta."
+        help="Comma-separated names, or `all` that can run. Default: zero-shot, ncm, tda, soba and "
+        "soba+; from 2 views on also clip+views and zero, from 5 on mta."
     ),
 ]
 Datasets = Annotated[
@@ -98,6 +115,7 @@ Output = Annotated[
 
 def bench_(
     context: typer.Context,
+    paths: Paths = None,
     data: Data = None,
     model: Model = None,
     pretrained: Pretrained = None,
@@ -132,6 +150,14 @@ def bench_(
     fallback: Annotated[
         bool, typer.Option("--fallback", help="Run difftpt without generated views, and say so.")
     ] = False,
+    fixed_constants: Annotated[
+        bool,
+        typer.Option(
+            "--fixed-constants",
+            help="tda with alpha 2 and beta 5 everywhere; by default it has its official "
+            "constants of each data set, as in the paper: treat these as tuned on the test data.",
+        ),
+    ] = False,
     shots: Shots = 16,
     per_class: Annotated[
         int | None, typer.Option(min=1, help="Icons per class; default: 16.")
@@ -143,81 +169,111 @@ def bench_(
     precision: Precision = "fp32",
     threads: Threads = None,
 ) -> None:
-    chosen = tuple(name.strip() for name in (datasets or "").split(",") if name.strip())
-    names = _methods(methods, views)
     benchmark = str(context.info_name)
+    if model is not None:
+        model, pretrained = split_name(model, pretrained)
     pretrained = weights_of(model, pretrained)
+    _refuse_options(
+        benchmark,
+        {
+            "--data": data,
+            "--incomplete": incomplete,
+            "--tda-listing": tda_listing,
+            "--per-class": per_class,
+            "--datasets": datasets,
+        },
+    )
     if views == 1 and augmix:
         raise ValueError("--augmix changes the views, and there is one: say --views 64 as well")
     if views == 1 and stream_views:
         raise ValueError("--stream-views needs views: say --views 64 as well")
+    chosen = tuple(name.strip() for name in (datasets or "").split(",") if name.strip())
+    if benchmark in ("ood", "cross") and (data is None or not data.is_dir()):
+        raise ValueError(f"bench {benchmark}: --data must be the folder that holds the data sets")
+    opened = _model(benchmark, model, pretrained, device, precision, threads)
     source: Source
-    encoder: Encoder | None = None
     if benchmark == "icons":
-        _refuse(
-            "bench icons: draws its images, {} has no place here",
-            {"--data": data, "--incomplete": incomplete, "--tda-listing": tda_listing},
-        )
-        model = model or TINY
-        encoder = load_encoder(
-            model, pretrained, device=device, precision=precision, threads=threads
-        )
-        source = Icons(chosen, per_class or 16, shots, size=encoder.preprocess.size)
+        size = opened.encoder.preprocess.size
+        source = Icons(chosen, per_class or 16, shots, size=size)
+    elif benchmark == "folder":
+        source = Folders(tuple(paths or ()))
     else:
-        _refuse(f"bench {benchmark}: {{}} is for icons", {"--per-class": per_class})
-        if benchmark != "ood":
-            _refuse(f"bench {benchmark}: {{}} is for ood", {"--tda-listing": tda_listing})
-        if data is None or not data.is_dir():
-            raise ValueError(
-                f"bench {benchmark}: --data must be the folder that holds the data sets"
-            )
-        if model is None:
-            raise ValueError(
-                f"bench {benchmark}: say --model, ViT-B-16 or RN50 as in the paper, or another "
-                "open_clip name with --pretrained; tiny knows icons only"
-            )
+        assert data is not None
         source = OnDisk(benchmark, data, chosen, shots, incomplete, tda_listing)
-    plan = Plan(source, names, orders, order, tune_on, views, stream_views, fallback)
-    _stop_at(plan.problems(), on_disk=benchmark != "icons")
-    _say_found(plan)
-    if encoder is None:
-        encoder = open_encoder(model, pretrained, device, precision, threads)
-    tunable = None
-    if any(name in list_tuners() for name in names):
-        tunable = load_tunable(model, device=device) if model == TINY else encoder
-    folder = FeatureFolder(
-        output / "features",
-        encoder,
-        templates(prompt) if prompt else None,
-        views,
-        augmix,
-        batch,
-    )
-    # Other weights are another model: their records never share a row, nor stand by the paper's.
-    named = model if pretrained in (None, "openai") else f"{model}:{Path(pretrained).name}"
-    grid = Grid(plan, folder, output, model=named, tunable=tunable)
-    with progress_bar() as progress:
-        task = progress.add_task("cells", total=grid.work())
-        records = grid.run(
-            lambda what, amount: progress.update(task, advance=amount, description=what)
+
+    def plan_of(*names: str) -> Plan:
+        return Plan(
+            source, names, orders, order, tune_on, views, stream_views, fallback, fixed_constants
         )
-    if folder.broken:
-        say_broken({f"{name}: {key}": why for (name, key), why in folder.broken.items()})
+
+    plan = plan_of(*_methods(methods, views, plan_of, opened))
+    _stop_at(plan.problems(), on_disk=benchmark in ("ood", "cross"))
+    _say_unusual(plan)
+    if any(card(name).tunes_prompts for name in plan.methods):
+        _ = opened.tunable  # what it lacks is said before the work
+    prompts = templates(prompt) if prompt else None
+    _report(plan, Places(source, opened, output, prompts, augmix, batch))
+
+
+def _report(plan: Plan, places: Places) -> None:
+    """Run what is missing, and show all."""
+    cells = cells_of(plan, places)
+    with progress_bar() as progress:
+        task = progress.add_task("cells", total=run.work(cells, places))
+        records = run.run(
+            cells,
+            places,
+            lambda what, amount: progress.update(task, advance=amount, description=what),
+        )
+    if places.broken:
+        say_broken({f"{name}: {key}": why for (name, key), why in places.broken.items()})
     for table in tables(records):
         out.print(*_tables.drawn(table, out.width), sep="\n")
     for line in _partial(records):
         err.print(f"[bold yellow]{shown(line)}[/]", soft_wrap=True, highlight=False)
-    out.print(f"{len(records)} records in {output / 'records'}", soft_wrap=True, highlight=False)
+    written = counted(len(records), "record")
+    out.print(f"{written} in {places.results / 'records'}", soft_wrap=True, highlight=False)
+
+
+def _hiding(*names: str) -> type[TyperCommand]:
+    """A command whose help leaves out what only others take; said all the same, it is refused."""
+
+    class Command(TyperCommand):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            # Typer gives every benchmark the same function; only `folder` takes an argument.
+            if "paths" in names:
+                self.params = [p for p in self.params if p.name != "paths"]
+            for parameter in self.params:
+                if isinstance(parameter, TyperOption) and parameter.name in names:
+                    parameter.hidden = True
+
+    return Command
 
 
 app.command(
     "ood",
+    cls=_hiding("paths", "per_class"),
     help="ImageNet and its variants -A, -V2, -R and -Sketch. For the paper's setting on the "
     "variants add `--views 64 --augmix --stream-views`, as TDA has it.",
 )(bench_)
-app.command("cross", help="The ten fine-grained data sets, from Aircraft to UCF101.")(bench_)
 app.command(
-    "icons", help="Five domains of icons that mirror the OOD benchmark: no data, no network."
+    "cross",
+    cls=_hiding("paths", "per_class", "tda_listing"),
+    help="The ten fine-grained data sets, from Aircraft to UCF101.",
+)(bench_)
+app.command(
+    "icons",
+    cls=_hiding("paths", "data", "incomplete", "tda_listing", "fixed_constants"),
+    help="Five domains of icons that mirror the OOD benchmark: no data, no network.",
+)(bench_)
+app.command(
+    "folder",
+    cls=_hiding(
+        "data", "datasets", "incomplete", "tda_listing", "per_class", "shots", "fixed_constants"
+    ),
+    help="Your own labelled images: folders of class folders, or .csv files with the columns path "
+    "and label. Each is a data set.",
 )(bench_)
 app.command("efficiency")(efficiency_)
 
@@ -225,25 +281,66 @@ app.command("efficiency")(efficiency_)
 # Before any encoding --------------------------------------------------------------------------
 
 
-def _methods(methods: str | None, views: int) -> tuple[str, ...]:
+def _methods(
+    methods: str | None, views: int, plan_of: Callable[..., Plan], model: BenchModel
+) -> tuple[str, ...]:
+    if methods == "all":
+        names, left = runnable(plan_of, model)
+        for name, why in left.items():
+            err.print(f"[yellow]{name} left out:[/] {shown(why)}", soft_wrap=True, highlight=False)
+        return tuple(names)
     if methods is not None:
         return tuple(method_names(methods))
-    fitting = [name for name in _ON_VIEWS if adapter_class(name).least_views <= views]
-    return (*_STREAMING, *(fitting if views > 1 else []))
+    on_views = [
+        name
+        for name in list_methods(family="episodic")
+        if card(name).needs == {"views"} and card(name).min_views <= views
+    ]
+    return (*list_methods(family="stream"), *on_views)
 
 
-def _refuse(sentence: str, options: dict[str, object]) -> None:
+def _model(
+    benchmark: str,
+    model: str | None,
+    pretrained: str | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+) -> BenchModel:
+    """The model that the options name, which is opened when it is first needed."""
+    if model is None and benchmark != "icons":
+        raise ValueError(
+            f"bench {benchmark}: say --model, ViT-B-16 or RN50 as in the paper, or another "
+            "open_clip name with --pretrained; tiny knows icons only"
+        )
+    model = model or TINY
+    # Other weights are another model: their records never share a row, nor stand by the paper's.
+    named = model if pretrained in (None, "openai") else f"{model}:{Path(pretrained).name}"
+    settings: dict[str, Any] = {"device": device, "precision": precision, "threads": threads}
+    # The embedded model has another form that passes gradients; open_clip's do so themselves.
+    gradients = partial(load_encoder, model, device=device, threads=threads, gradients=True)
+    tunable = gradients if model == TINY else None
+    if benchmark == "icons":
+        return BenchModel(named, partial(load_encoder, model, pretrained, **settings), tunable)
+    return BenchModel(named, partial(open_encoder, model, pretrained, **settings), tunable)
+
+
+def _refuse_options(benchmark: str, options: dict[str, object]) -> None:
     """An option that would be ignored is a misunderstanding."""
-    for name, value in options.items():
-        if value not in (None, False):
-            raise ValueError(sentence.format(name))
+    for option, value in options.items():
+        if value in (None, False) or benchmark in _TAKERS[option]:
+            continue
+        if benchmark == "icons":
+            raise ValueError(f"bench icons: draws its images, {option} has no place here")
+        takers = " and ".join(_TAKERS[option])
+        raise ValueError(f"bench {benchmark}: {option} is for {takers}")
 
 
 def _stop_at(problems: list[str], *, on_disk: bool) -> None:
     """All problems at once: nobody wants to find them one run after the other."""
     if not problems:
         return
-    err.print(f"[bold red]error:[/] {len(problems)} problems, nothing was encoded:")
+    err.print(f"[bold red]error:[/] {counted(len(problems), 'problem')}, nothing was encoded:")
     for problem in problems:
         err.print(f"  {escape(problem)}", soft_wrap=True, highlight=False)
     if on_disk:
@@ -251,7 +348,7 @@ def _stop_at(problems: list[str], *, on_disk: bool) -> None:
     raise typer.Exit(2)
 
 
-def _say_found(plan: Plan) -> None:
+def _say_unusual(plan: Plan) -> None:
     """What is unusual about the images, and no reason to stop."""
     for dataset, split in plan.all_needed():
         census = plan.source.census(dataset, split)
@@ -273,9 +370,9 @@ def _partial(records: list[Record]) -> list[str]:
     """A line for each set that was not scored whole."""
     lines = []
     for record in records:
-        name, there, left_out = record["dataset"], record["samples"], record["left_out"]
-        if left_out and record["expected"] is not None:
-            lines.append(_of_all(name, there, record["expected"]))
+        name, there, left_out = record.dataset, record.samples or 0, record.left_out
+        if left_out and record.expected is not None:
+            lines.append(_of_all(name, there, record.expected))
         elif left_out:
-            lines.append(f"{name}: {left_out} images left out, {there} scored")
+            lines.append(f"{name}: {counted(left_out, 'image')} left out, {there} scored")
     return list(dict.fromkeys(lines))

@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import signal
-import threading
+import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
-from PIL import Image
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import soba
-from soba._files import replacing
-from soba.adapt._few_shot import FewShotAdapter
-from soba.adapt.base import Adapter, read_note
-from soba.bench.metrics import softmax
+from soba._feature_files import read_npy
+from soba._files import alone, replacing
+from soba.adapt._arrays import read_text
+from soba.answers import FORMATS, Answer, AnswerWriter, answer_writer, check_format
+from soba.classifier import Classifier, check_method
 from soba.cli._common import (
     Batch,
     Device,
     Model,
     Precision,
     Pretrained,
+    StopRequest,
     Templates,
     Threads,
     check_folder,
+    counted,
     err,
     open_encoder,
     out,
+    per_second,
     say_broken,
     shown,
     speed_bar,
+    stop_signals,
 )
-from soba.cli._rows import FORMATS, Row, Writer, writer
-from soba.datasets import ImageSet, load_images
-from soba.datasets.folder import from_folder
 from soba.encode.encoder import Encoder
-from soba.encode.load import TINY
-from soba.encode.pipeline import encode
-from soba.encode.prompts import classifier, read_class_names, templates
-from soba.registry import adapter_class, list_tuners
+from soba.encode.image_files import some
+from soba.encode.images import NoPicture, Picture, list_images
+from soba.encode.prompts import read_class_names
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state
 
@@ -56,7 +54,10 @@ _SAVE_EVERY = 30.0  # seconds between two saves of the state
 def classify_(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Folders, images, patterns such as 'shots/*.jpg', or a .csv of paths."),
+        typer.Argument(
+            help="Folders, images, patterns such as 'shots/*.jpg', a .csv of paths, or `-`: paths "
+            "from standard input, read to its end, one a line or separated by NUL."
+        ),
     ],
     classes: Annotated[
         str | None, typer.Option(help="Class names, comma-separated: cat,dog.")
@@ -98,168 +99,117 @@ def classify_(
 
     Every answer comes with its probability and with plain CLIP's answer beside it. An image that
     was learned before, in this run or an earlier one with the same --state, is not learned twice.
-    Broken images are reported and skipped.
+    Whatever cannot be read, be it an image or a path, is reported, listed in OUT and skipped.
     """
     names = _class_names(classes, classes_file)
-    _check_method(method)
-    if output is not None and output.suffix not in FORMATS:
-        raise ValueError(f"{output}: answers are written as {', '.join(FORMATS)}")
+    check_method(method)
+    if output is not None:
+        check_format(output)
     check_folder(output)
     check_folder(state)
-    images = ContentSet.of(_listed(paths))
-    encoder = open_encoder(model, pretrained, device, precision, threads)
-    prompts = templates(prompt or ("icon" if encoder.name == TINY else "single"))
-    if text_features is None:
-        text = classifier(encoder.encode_texts, names, prompts)
-    else:
-        text = _given_text(text_features, len(names), encoder)
-    note = {"class_names": list(names), "encoder": encoder.fingerprint, "templates": list(prompts)}
-    adapter = _adapter(method, text, encoder, state, note, change_classes)
-    run = _Run(images, names, encoder, adapter, min(top, len(names)), state, note)
-
-    started = time.perf_counter()
-    if output is None:
-        run.write(_Screen(), batch)
-    else:
-        with replacing(output) as temporary:
-            run.write(writer(output.suffix, temporary, images), batch)
-    seconds = time.perf_counter() - started
-    run.save()
-    run.say_broken()
-    done = run.done
-    changed = (
-        f", {run.changed} answered otherwise than by zero-shot" if method != "zero-shot" else ""
-    )
-    out.print(
-        f"{done} images in {seconds:.1f} s, {done / max(seconds, 1e-9):.0f} images/s{changed}",
-        highlight=False,
-    )
-    for path, what in ((output, "answers"), (state, "state")):
-        if path is not None:
-            out.print(f"{what} in {shown(path)}", soft_wrap=True)
-    if run.interrupted:
-        raise typer.Exit(130)
-
-
-@dataclass(frozen=True, eq=False)
-class ContentSet(ImageSet):
-    """Images on disk whose bytes are read once, for the picture and for an id of its content."""
-
-    ids: dict[int, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, images: ImageSet) -> ContentSet:
-        return cls(images.name, images.class_names, images.keys, root=images.root)
-
-    def image(self, index: int) -> Image.Image:
-        content = self.path(index).read_bytes()
-        digest = hashlib.blake2b(content, digest_size=8).digest()
-        self.ids[index] = int.from_bytes(digest, "little") >> 1  # 63 bits: a positive int64
-        with Image.open(io.BytesIO(content)) as image:
-            image.load()
-            return image
+    paths = _with_standard_input(paths)
+    _check_apart(output, state, [*paths, classes_file, text_features])
+    pictures = _listed(paths)
+    with ExitStack() as locks:
+        for owned in (output, state):
+            if owned is not None:
+                locks.enter_context(alone(owned))
+        encoder = open_encoder(model, pretrained, device, precision, threads)
+        if text_features is None:
+            fresh = Classifier(encoder, names, method=method, templates=prompt)
+        else:
+            text = _given_text(text_features, len(names), encoder)
+            adapter = soba.create_adapter(method, text, logit_scale=encoder.logit_scale)
+            fresh = Classifier(encoder, names, method=adapter, templates=prompt)
+        classifier = _continued(fresh, state, change_classes)
+        run = _Run(classifier, pictures, min(top, len(names)), batch, output, state)
+        exit_code = run.through()
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
 @dataclass
 class _Run:
-    """One pass over the images, with what it has found so far."""
+    """One pass over the images, with what has come of it so far."""
 
-    images: ContentSet
-    names: tuple[str, ...]
-    encoder: Encoder
-    adapter: Adapter
+    classifier: Classifier
+    pictures: list[Picture]
     top: int
+    batch: int
+    output: Path | None
     state: Path | None
-    note: dict[str, Any]
     done: int = 0
     changed: int = 0
-    interrupted: bool = False
-    broken: dict[int, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
 
-    def write(self, answers: Writer, batch: int) -> None:
-        """Hand all answers over; an interrupt ends the stream and keeps what is done."""
+    def through(self) -> int:
+        """Answer all images, save and say what was done; the exit code of a signal, or 0.
+
+        A signal ends the stream and keeps what is done: until all is saved it kills nothing.
+        """
+        started = time.perf_counter()
+        with stop_signals() as stop:
+            if self.output is None:
+                self._write(_Screen(), stop)
+            else:
+                with replacing(self.output) as temporary:
+                    self._write(answer_writer(self.output.suffix, temporary, self.top), stop)
+            seconds = time.perf_counter() - started
+            self._save()
+        self._say(seconds)
+        return stop.exit_code if stop.is_set() else 0
+
+    def _write(self, writer: AnswerWriter, stop: StopRequest) -> None:
         saved = time.monotonic()
         # Threads of BLAS that wait for the next small product keep a core from the encoder.
         one_thread = threadpool_limits(1, user_api="blas")
-        with one_thread, closing(answers), speed_bar() as progress, _interrupts() as asked_to_stop:
-            task = progress.add_task("images", total=len(self.images))
-            for part in encode(self.encoder, self.images, batch=batch):
-                self.broken.update(part.broken)
-                for row in self._rows(part.indices, part.features):
-                    answers.add(row)
-                progress.update(task, completed=part.stop)
+        answers = self.classifier.classify(self.pictures, batch=self.batch, top=self.top)
+        with one_thread, closing(writer), speed_bar() as progress:
+            task = progress.add_task("images", total=len(self.pictures))
+            for number, answer in enumerate(answers, 1):
+                self._count(answer)
+                writer.add(answer)
+                if number % self.batch and number < len(self.pictures):
+                    continue  # the state is that of a whole batch
+                progress.update(task, completed=number)
                 if time.monotonic() - saved > _SAVE_EVERY:
-                    self.save()
+                    self._save()
                     saved = time.monotonic()
-                if asked_to_stop.is_set():
-                    self.interrupted = True
+                if stop.is_set():
                     err.print("interrupted: what is done is kept")
                     break
             if not self.done:
-                self.say_broken()
+                if stop.is_set():  # too early to tell whether any image can be read
+                    raise typer.Exit(stop.exit_code)
+                self._say_broken()
                 raise ValueError("none of the images could be read")
 
-    def _rows(self, indices: np.ndarray, features: np.ndarray) -> Iterator[Row]:
-        if not len(indices):
-            return
-        adapter = self.adapter
-        plain = softmax(features @ adapter.text_features.T * np.float32(adapter.scale))
-        ids = np.array([self.images.ids[int(i)] for i in indices], np.int64)
-        # The same picture may come twice in one batch, under two names.
-        _, first, again = np.unique(ids, return_index=True, return_inverse=True)
-        order = np.sort(first)
-        position = np.searchsorted(order, first)[again]
-        shares = softmax(adapter.adapt(features[order], ids=ids[order]))[position]
-        best = np.argsort(-shares, axis=1, kind="stable")[:, : self.top]
-        for row, index in enumerate(indices):
-            guess = int(plain[row].argmax())
+    def _count(self, answer: Answer) -> None:
+        if answer.error:
+            self.broken[answer.image] = answer.error
+        else:
             self.done += 1
-            self.changed += int(guess != best[row, 0])
-            yield Row(
-                int(index),
-                self.images.keys[index],
-                [(self.names[c], float(shares[row, c])) for c in best[row]],
-                self.names[guess],
-                float(plain[row, guess]),
-            )
+            self.changed += answer.label != answer.zero_shot
 
-    def save(self) -> None:
+    def _save(self) -> None:
         if self.state is not None:
-            self.adapter.save(self.state, note=self.note)
+            self.classifier.save(self.state)
 
-    def say_broken(self) -> None:
-        if self.broken:
-            say_broken({self.images.keys[i]: why for i, why in self.broken.items()})
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, so that no batch is half learned; a second one ends at once."""
-    asked = threading.Event()
-
-    def ask(*_: object) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _check_method(name: str) -> None:
-    """Only methods that learn from a stream of single images can run here."""
-    needs = "gradients through the text tower" if name in list_tuners() else None
-    if needs is None:
-        cls = adapter_class(name)
-        if issubclass(cls, FewShotAdapter) or cls.episodic or cls.per_prompt:
-            needs = cls.needs
-    if needs is not None:
-        raise ValueError(
-            f"--method {name} needs {needs}; here run those that learn from the stream: "
-            "soba+, soba, ncm, tda, or zero-shot"
+    def _say(self, seconds: float) -> None:
+        self._say_broken(self.output)
+        learns = self.classifier.adapter.name != "zero-shot"
+        changed = f", {self.changed} answered otherwise than by zero-shot" if learns else ""
+        speed = f"{per_second(self.done, seconds)} images/s"
+        out.print(
+            f"{counted(self.done, 'image')} in {seconds:.1f} s, {speed}{changed}", highlight=False
         )
+        for path, what in ((self.output, "answers"), (self.state, "state")):
+            if path is not None:
+                out.print(f"{what} in {shown(path)}", soft_wrap=True)
+
+    def _say_broken(self, listed_in: Path | None = None) -> None:
+        if self.broken:
+            say_broken(self.broken, listed_in=listed_in)
 
 
 def _class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:
@@ -276,72 +226,107 @@ def _class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:
     return names
 
 
-def _listed(paths: list[str]) -> ImageSet:
-    """The images of all arguments in their order, by paths as one would type them here."""
-    files: list[str] = []
+def _with_standard_input(paths: list[str]) -> list[str]:
+    """The paths, with those that standard input names in the place of `-`."""
+    given: list[str] = []
     for path in paths:
-        if Path(path).is_dir():
-            found = from_folder(path, labelled=False)
-        elif Path(path).suffix.lower() == ".csv":
-            found = load_images(path)
-        else:
-            files.append(path)
+        if path != "-":
+            given.append(path)
             continue
-        files += [str(found.path(i)) for i in range(len(found))]
-    return load_images(files)
+        if sys.stdin is None:  # closed by whoever started the command
+            raise ValueError("standard input is closed, so that `-` names no paths")
+        content = sys.stdin.buffer.read()
+        separator = b"\0" if b"\0" in content else b"\n"  # names may hold anything but NUL
+        lines = content.split(separator)
+        if separator == b"\n":
+            lines = [line.removesuffix(b"\r") for line in lines]
+        given += [os.fsdecode(line) for line in lines if line]
+    if not given:
+        raise ValueError("standard input names no paths")
+    return given
+
+
+def _check_apart(
+    output: Path | None, state: Path | None, read: Iterable[str | Path | None]
+) -> None:
+    """Neither result may be written over the other, nor the answers over what is read."""
+    if output is None:
+        return
+    if state is not None and _same_file(output, state):
+        raise ValueError(f"{output}: answers and state cannot be one file; name another --state")
+    for path in read:
+        # Only files that may be answers by their name: input may be a million images.
+        if path is not None and Path(path).suffix.lower() in FORMATS and _same_file(output, path):
+            raise ValueError(f"{output}: is read by this run; name another file for the answers")
+
+
+def _same_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two names are of one file, through links and however they are spelled."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # not both are there yet
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _listed(paths: list[str]) -> list[Picture]:
+    """The images of all arguments in their order, each once, by paths as one would type them here.
+
+    A bad argument is among them, with what is wrong with it, unless all are bad.
+    """
+    pictures = {picture.name: picture for picture in list_images(paths)}
+    problems = {p.name: p.problem for p in pictures.values() if isinstance(p, NoPicture)}
+    if not any(name not in problems and os.path.isfile(name) for name in pictures):
+        lines = [f"{name}: {problems.get(name, 'not there')}" for name in pictures]
+        raise ValueError(f"no image found: {some(lines)}")
+    return list(pictures.values())
 
 
 def _given_text(file: Path, classes: int, encoder: Encoder) -> np.ndarray:
-    try:
-        text = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{file}: not a .npy file ({error})") from error
-    if not isinstance(text, np.ndarray) or text.dtype.kind != "f":
+    text = read_npy(file)
+    if text.dtype.kind != "f":
         raise ValueError(f"{file}: not an array of floating-point numbers")
     if text.shape != (classes, encoder.width):
         raise ValueError(
             f"{file}: expected {classes} classes x {encoder.width} dimensions, not {text.shape}"
         )
-    return text
+    try:
+        return read_text(text)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
-def _adapter(
-    method: str,
-    text: np.ndarray,
-    encoder: Encoder,
-    state: Path | None,
-    note: dict[str, Any],
-    change_classes: bool,
-) -> Adapter:
-    """A new adapter, or the one of an earlier run if it is of the same classes and encoder."""
+def _continued(fresh: Classifier, state: Path | None, change_classes: bool) -> Classifier:
+    """The new classifier, or what an earlier run with the same classes and encoder has learned."""
     if state is None or not state.exists():
-        return soba.adapter(method, text, scale=encoder.logit_scale)
-    known = read_note(state)
-    adapter = soba.load(state)
-    if adapter.name != method:
+        return fresh
+    saved = soba.load(state, encoder=fresh.encoder)
+    adapter = saved.adapter if isinstance(saved, Classifier) else saved
+    if adapter.name != fresh.adapter.name:
         raise ValueError(f"{state}: learned by {adapter.name}; say --method {adapter.name}")
-    if known.get("encoder") not in (None, note["encoder"]):
-        raise ValueError(
-            f"{state}: learned with encoder {known['encoder']}, not {note['encoder']}: "
-            "features of different encoders do not mix"
-        )
-    fresh = soba.adapter(method, text, scale=encoder.logit_scale)
     # Another machine rounds its text features otherwise; other words are further away than that.
-    if fresh.text_features.shape == adapter.text_features.shape and np.allclose(
-        fresh.text_features, adapter.text_features, rtol=0.0, atol=1e-4
+    text = fresh.adapter.text_features
+    if text.shape != adapter.text_features.shape or not np.allclose(
+        text, adapter.text_features, rtol=0.0, atol=1e-4
     ):
-        return adapter
-    if change_classes:
-        return adapter.with_text(text)
-    before, now = known.get("class_names"), note["class_names"]
-    what = "with other prompts" if before == now else f"for the classes {_some(before)}"
-    raise ValueError(
-        f"{state}: learned {what}, where this run has {_some(now)}; --change-classes takes the "
-        "samples over, another --state starts anew"
-    )
+        before = saved.names if isinstance(saved, Classifier) else ()
+        if not change_classes:
+            what = (
+                "with other prompts"
+                if before == fresh.names
+                else f"for the classes {_some(before)}"
+            )
+            raise ValueError(
+                f"{state}: learned {what}, where this run has {_some(fresh.names)}; "
+                "--change-classes takes the samples over, another --state starts anew"
+            )
+        adapter = adapter.with_text(text)
+    try:
+        return Classifier(fresh.encoder, fresh.names, method=adapter, templates=fresh.templates)
+    except ValueError as error:
+        raise ValueError(f"{state}: {error}") from error
 
 
-def _some(names: list[str] | None) -> str:
+def _some(names: Sequence[str]) -> str:
     if not names:
         return "of another list"
     shown = ", ".join(names[:5])
@@ -359,18 +344,19 @@ class _Screen:
             justify: Literal["left", "right"] = "left" if column else "right"
             self._table.add_column(column, justify=justify, overflow="fold")
 
-    def add(self, row: Row) -> None:
-        label, chance = row.top[0]
-        self._counts[label] += 1
+    def add(self, answer: Answer) -> None:
+        if answer.error:  # these are named in the end
+            return
+        self._counts[answer.label] += 1
         if self._table.row_count == self._most:
             return
-        plain = shown(row.zero_shot)
+        plain = shown(answer.zero_shot)
         self._table.add_row(
-            shown(row.image),
-            f"[bold]{shown(label)}[/]",
-            f"{chance:.0%}",
-            plain if row.zero_shot != label else f"[dim]{plain}[/]",
-            f"{row.zero_shot_chance:.0%}",
+            shown(answer.image),
+            f"[bold]{shown(answer.label)}[/]",
+            f"{answer.probability:.0%}",
+            plain if answer.zero_shot != answer.label else f"[dim]{plain}[/]",
+            f"{answer.zero_shot_probability:.0%}",
         )
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import soba
-from soba.cli._common import out, shown
+from soba.cli._common import counted, out, shown
 from soba.datasets import GROUPS, check
 from soba.encode.onnx import OnnxEncoder
 
@@ -108,7 +108,8 @@ def _weights() -> str:
     if not files:
         return "none found; --pretrained openai fetches them, or name a file"
     names = sorted({_model_of(file) for file in files})
-    return f"{len(files)} files: {', '.join(names[:8])}" + (", ..." if len(names) > 8 else "")
+    more = ", ..." if len(names) > 8 else ""
+    return f"{counted(len(files), 'file')}: {', '.join(names[:8])}{more}"
 
 
 def _model_of(file: Path) -> str:

@@ -12,16 +12,7 @@ import numpy as np
 import typer
 
 import soba
-from soba.bench.efficiency import (
-    Measured,
-    costs,
-    encode_rate,
-    most_images,
-    papers_methods,
-    prepared,
-    write_costs,
-)
-from soba.bench.feature_folder import FeatureFolder, seconds_of
+from soba.bench.feature_cache import FeatureFolder, seconds_of
 from soba.cli import _tables
 from soba.cli._common import (
     Device,
@@ -37,10 +28,17 @@ from soba.cli._common import (
     weights_of,
 )
 from soba.datasets.icons import icons
-from soba.encode.encoder import Encoder
-from soba.encode.load import TINY, load_encoder, load_tunable
-from soba.encode.onnx import OnnxEncoder
-from soba.registry import adapter_class, list_tuners
+from soba.encode.encoder import TINY, Encoder, load_encoder
+from soba.registry import card
+from soba.studies.efficiency import (
+    Measured,
+    costs,
+    encode_rate,
+    most_images,
+    papers_methods,
+    prepared,
+    write_costs,
+)
 
 _VIEWS = 64  # TPT's
 Step = Callable[[str, int], None]
@@ -103,11 +101,11 @@ def efficiency_(
         weights = weights_of(model, pretrained)
         encoder = load_encoder(model, weights, device=device, precision=precision, threads=threads)
         try:
-            tunable = _tunable(model, encoder, names, device, threads)
+            tunable = _tunable(model, weights, encoder, names, device, threads)
         except (ImportError, ValueError) as error:
             if methods is not None:
                 raise
-            left = {name: str(error) for name in names if name in list_tuners()}
+            left = {name: str(error) for name in names if card(name).tunes_prompts}
             names = [name for name in names if name not in left]
     with progress_bar() as progress:
         task = progress.add_task("", total=None)
@@ -121,9 +119,9 @@ def efficiency_(
         else:
             assert encoder is not None
             features, many = _icon_features(encoder, per_class, names, views or _VIEWS, step)
-        if encoder is not None and encoder.width != features.width:
+        if encoder is not None and encoder.width != features.dim:
             raise ValueError(
-                f"{file}: has {features.width} dimensions where {encoder.name} has {encoder.width}"
+                f"{file}: has {features.dim} dimensions where {encoder.name} has {encoder.width}"
             )
         step("checking the methods", 0)
         given, problems = prepared(features, names, views=many, tunable=tunable)
@@ -141,7 +139,7 @@ def efficiency_(
     for name, why in left.items():
         err.print(f"[yellow]{name} left out:[/] {shown(why)}", soft_wrap=True, highlight=False)
     title = "icons-source" if file is None else file.stem.encode("utf-8", "replace").decode()
-    measured = Measured(title, len(features), features.classes, tuple(found))
+    measured = Measured(title, len(features), features.n_classes, tuple(found))
     out.print(_tables.costs(measured))
     if output is not None:
         write_costs(output, measured)
@@ -149,14 +147,19 @@ def efficiency_(
 
 
 def _tunable(
-    model: str, encoder: Encoder, methods: Sequence[str], device: str, threads: int | None
+    model: str,
+    weights: str | None,
+    encoder: Encoder,
+    methods: Sequence[str],
+    device: str,
+    threads: int | None,
 ) -> Encoder | None:
     """The same model as one that passes gradients on, if a method wants any."""
-    if not any(name in list_tuners() for name in methods):
+    if not any(card(name).tunes_prompts for name in methods):
         return None
-    if isinstance(encoder, OnnxEncoder):
-        return load_tunable(model, device=device, threads=threads)
-    return encoder
+    if encoder.text_tower is not None:
+        return encoder
+    return load_encoder(model, weights, device=device, threads=threads, gradients=True)
 
 
 def _icon_features(
@@ -172,7 +175,7 @@ def _icon_features(
             return dataclasses.replace(made, image_features=held, source=Path(images.name))
 
         single = encoded(FeatureFolder(Path(place), encoder), "encoding icons")
-        on_views = [name for name in methods if adapter_class(name).least_views > 1]
+        on_views = [name for name in methods if card(name).min_views > 1]
         if not on_views:
             return single, None
         assert images.labels is not None

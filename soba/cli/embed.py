@@ -16,18 +16,21 @@ from soba.cli._common import (
     Templates,
     Threads,
     check_folder,
+    counted,
+    err,
     open_encoder,
     out,
     say_broken,
     shown,
     speed_bar,
 )
-from soba.datasets import NAMES, ImageSet, load, load_images
+from soba.datasets import NAMES, ImageSet, load_images, survey
+from soba.datasets.folder import from_folder
 from soba.datasets.icons import DOMAINS, IconSet, icons
-from soba.encode.encoder import Encoder
+from soba.encode.encoder import TINY, Encoder
 from soba.encode.extract import Extraction
 from soba.encode.generated import GeneratedViews
-from soba.encode.load import TINY
+from soba.encode.image_files import some
 from soba.encode.prompts import read_class_names, templates
 from soba.encode.views import ViewMaker, Views
 
@@ -49,6 +52,18 @@ def embed_(
         typer.Option(help="The folder that holds the data sets, as CoOp lays them out."),
     ] = None,
     split: Annotated[str, typer.Option(help="Of a data set: test, train or val.")] = "test",
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Of a data set: go on where images are missing.")
+    ] = False,
+    labelled: Annotated[
+        bool | None,
+        typer.Option(
+            "--labelled/--unlabelled",
+            help="Of a folder with images and folders: the folders are classes, or all images "
+            "are taken without labels.",
+            show_default=False,
+        ),
+    ] = None,
     classes_file: Annotated[
         Path | None, typer.Option(help="Class names, for a folder whose own do not serve.")
     ] = None,
@@ -71,12 +86,22 @@ def embed_(
 ) -> None:
     """Encode images once, to adapt on them as often as you like.
 
-    Kill it at any time and run it again: it goes on where it was and ends in the same bytes. The
-    features are stored in half precision with the text classifier, labels where known, and the
-    encoder's fingerprint, so that files of different encoders are never mixed.
+    Kill it at any time and run it again: it goes on where it was and ends in the same bytes;
+    pictures that were replaced under their names are encoded anew. The features are stored in half
+    precision with the text classifier, labels where known, and the encoder's fingerprint, so that
+    files of different encoders are never mixed.
     """
     check_folder(output)
-    images = open_images(source, data, split, classes_file, per_class, seed)
+    images = open_images(
+        source,
+        data,
+        split,
+        incomplete=incomplete,
+        labelled=labelled,
+        classes_file=classes_file,
+        per_class=per_class,
+        seed=seed,
+    )
     encoder = open_encoder(model, pretrained, device, precision, threads)
     crops = Views(views, augmix, encoder.preprocess, seed)
     maker: ViewMaker | None = crops if views > 1 else None
@@ -93,17 +118,28 @@ def embed_(
         views=maker,
         allow_duplicates=source in NAMES,  # ImageNet says missile and sunglasses twice
     )
-    with speed_bar() as progress:
-        task = progress.add_task("images", total=len(images))
-        features = made.run(
-            output, step=lambda done, total: progress.update(task, completed=done, total=total)
-        )
+    try:
+        with speed_bar() as progress:
+            task = progress.add_task("images", total=len(images))
+            features = made.run(
+                output, step=lambda done, total: progress.update(task, completed=done, total=total)
+            )
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
+        err.print("interrupted: what is done is kept, the same command goes on")
+        raise
+    for indices, what in (
+        (made.changed, "replaced since the last run, and encoded anew"),
+        (made.gone, "not there any more, their features are kept"),
+    ):
+        if indices:
+            keys = shown(some([images.keys[i] for i in indices]))
+            err.print(f"{what}: {keys}", soft_wrap=True, highlight=False)
     if made.broken:
         say_broken({images.keys[i]: why for i, why in sorted(made.broken.items())})
     shape = " x ".join(map(str, features.image_features.shape))
-    labelled = "" if features.labels is None else ", labelled"
+    labels = "" if features.labels is None else ", labelled"
     out.print(
-        f"{shape} features{labelled}, {features.classes} classes, in {shown(output)}",
+        f"{shape} features{labels}, {counted(features.n_classes, 'class')}, in {shown(output)}",
         soft_wrap=True,
         highlight=False,
     )
@@ -120,6 +156,9 @@ def open_images(
     source: str,
     data: Path | None = None,
     split: str = "test",
+    *,
+    incomplete: bool = False,
+    labelled: bool | None = None,
     classes_file: Path | None = None,
     per_class: int = 20,
     seed: int = 0,
@@ -131,12 +170,29 @@ def open_images(
     if source in NAMES:
         if data is None:
             raise ValueError(f"{source}: say with --data which folder holds the data sets")
-        return load(source, data, split)
+        return _data_set(source, data, split, incomplete)
     if not Path(source).exists():
         known = ", ".join([f"icons-{name}" for name in DOMAINS] + list(NAMES))
         raise ValueError(f"{source}: no such folder, and no data set of that name: {known}")
     names = None if classes_file is None else read_class_names(classes_file)
-    images = load_images(source, names)
+    if labelled is None:
+        images = load_images(source, names)
+    else:
+        images = from_folder(source, names, labelled=labelled)
     if not images.class_names:
         raise ValueError(f"{source}: has no class folders; name the classes with --classes-file")
     return images
+
+
+def _data_set(name: str, data: Path, split: str, incomplete: bool) -> ImageSet:
+    """One of the benchmarks' sets, if it is that of the literature."""
+    found = survey(name, data, split)
+    wrong = [*found.problems, *(() if incomplete else found.gaps)]
+    if found.image_set is None or wrong:
+        way_on = "" if incomplete else "; --incomplete goes on where images are missing"
+        raise ValueError(
+            f"{name}: the {split} split is not that of the literature: {'; '.join(wrong)}{way_on}"
+        )
+    for line in (*found.gaps, *found.remarks):
+        err.print(f"[yellow]{name}: {shown(line)}[/]", soft_wrap=True, highlight=False)
+    return found.image_set

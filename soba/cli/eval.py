@@ -9,35 +9,36 @@ import typer
 from rich.table import Table
 
 import soba
-from soba.bench.build import Workshop
 from soba.bench.evaluate import (
     COVERAGES,
-    Record,
     checked_settings,
     evaluate,
     streams,
     summarise,
 )
-from soba.bench.plots import check_pictures, curves
+from soba.bench.method_factory import MethodFactory
 from soba.cli._common import (
     File,
     JsonPath,
-    Methods,
     Pretrained,
+    StreamMethods,
     check_folder,
+    counted,
     method_names,
     out,
     positive_number,
     progress_bar,
     write_json,
 )
-from soba.encode.load import load_tunable
-from soba.registry import list_tuners
+from soba.encode.encoder import load_encoder
+from soba.registry import card
+from soba.report.method_looks import line_style
+from soba.report.plots import check_pictures, curves
 
 
 def eval_(
     file: File,
-    methods: Methods = "zero-shot,ncm,tda,soba,soba+",
+    methods: StreamMethods = None,
     orders: Annotated[int, typer.Option(min=1, help="Shuffled streams, seeds 0 to ORDERS-1.")] = 5,
     alpha: Annotated[
         float | None, typer.Option(min=0.0, help="Weight of the adapter against CLIP.")
@@ -50,7 +51,7 @@ def eval_(
     ] = None,
     reading: Annotated[
         str | None,
-        typer.Option(help="How to read SOBA's formula: whitened, gda, dual, literal or ncm."),
+        typer.Option(help="How to read SOBA's formula: whitened, gda, dual or literal."),
     ] = None,
     refresh: Annotated[
         str | None,
@@ -72,7 +73,7 @@ def eval_(
     fallback: Annotated[
         bool, typer.Option("--fallback", help="Run difftpt without generated views, and say so.")
     ] = False,
-    unsure: Annotated[
+    min_confidence: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Abstain below this probability.")
     ] = 0.0,
     curve: Annotated[
@@ -111,10 +112,10 @@ def eval_(
         word = refresh in ("tenths", "growth")
         overrides["refresh"] = refresh if word else positive_number(refresh, "--refresh")
 
-    workshop = Workshop(features, source=source)
-    checked_settings(workshop, names, overrides)  # before a model is loaded
-    if model is not None and any(name in list_tuners() for name in names):
-        workshop.encoder = load_tunable(model, pretrained)
+    factory = MethodFactory(features, source=source)
+    checked_settings(factory, names, overrides)  # before a model is loaded
+    if model is not None and any(card(name).tunes_prompts for name in names):
+        factory.encoder = load_encoder(model, pretrained, gradients=True)
     total = sum(streams(name, orders) for name in names)
     with progress_bar() as progress:
         task = progress.add_task("streams", total=total)
@@ -127,18 +128,20 @@ def eval_(
             names,
             orders=orders,
             overrides=overrides,
-            unsure=unsure,
+            min_confidence=min_confidence,
             step=step,
-            workshop=workshop,
+            factory=factory,
         )
     summary = summarise(records)
-    write_json(json_path, records, summary)
-    title = f"{file.name}: {len(features)} images, {features.classes} classes, {orders} orders"
-    out.print(_table(summary, title, unsure))
+    write_json(json_path, [record.to_json() for record in records], summary)
+    counts = ((len(features), "image"), (features.n_classes, "class"), (orders, "order"))
+    title = f"{file.name}: {', '.join(counted(*each) for each in counts)}"
+    out.print(_table(summary, title, min_confidence))
     if curve is not None:
         curves(
             curve,
             {row["method"]: (100 * COVERAGES, row["accuracy_at_coverage"]) for row in summary},
+            styles={row["method"]: line_style(row["method"]) for row in summary},
             title=f"{file.stem}: only the surest answered",
             x_label="coverage, % of the images",
             y_label="top-1 % of the answered",
@@ -146,11 +149,11 @@ def eval_(
         out.print(f"accuracy over coverage in {curve}", soft_wrap=True)
 
 
-def _table(summary: list[Record], title: str, unsure: float) -> Table:
+def _table(summary: list[dict[str, Any]], title: str, min_confidence: float) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("method")
     headings = ["top-1 %", "std", "gain", "calibration error %", "seconds"]
-    if unsure:
+    if min_confidence:
         headings += ["answered %", "right of them %"]
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -166,6 +169,6 @@ def _table(summary: list[Record], title: str, unsure: float) -> Table:
             "" if row["gain"] is None else f"{row['gain']:+.2f}",
             f"{row['calibration_error']:.2f}",
             f"{row['seconds']:.3f}",
-            *(answered if unsure else []),
+            *(answered if min_confidence else []),
         )
     return table

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from soba.bench.plots import check_pictures
-from soba.bench.results import read_results
-from soba.cli._common import check_folder, err, out
+from soba.cli._common import check_folder, counted, err, out
+from soba.report.plots import check_pictures
+from soba.report.read import read_results
 
 
 def report_(
@@ -34,14 +34,14 @@ def report_(
     """Draw tables and pictures of results into one self-contained page.
 
     Top-1 with its spread over the orders, the paper's numbers beside ours, the OOD radar, accuracy
-    over the stream, calibration, cost, and RESULTS/ablations/*.csv and RESULTS/efficiency*.json
-    where there are any. Files that are damaged or half written are named and left out; so are
-    records that no table could tell from newer ones, made with other images or settings.
+    over the stream, calibration, cost, and what `soba ablate` and `soba bench efficiency` left in
+    the folder. Files that are damaged or half written are named and left out; so are records that
+    no table could tell from newer ones, made with other images or settings.
     """
     for path in (output, markdown, latex):
         check_folder(path)
     check_pictures()
-    from soba.bench.report import write_report, write_tables
+    from soba.report.page import write_report, write_tables
 
     with out.status("reading the results") as status:
         found = read_results(results)
@@ -54,4 +54,5 @@ def report_(
     if len(found.problems) > 10:
         err.print(f"[yellow]... and {len(found.problems) - 10} more; the report lists them[/]")
     written = ", ".join(str(path) for path in (output, markdown, latex) if path is not None)
-    out.print(f"{len(found.records)} records in {written}", soft_wrap=True, highlight=False)
+    count = counted(len(found.records), "record")
+    out.print(f"{count} in {written}", soft_wrap=True, highlight=False)

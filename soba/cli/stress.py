@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -11,10 +12,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import soba
-from soba.bench.evaluate import Record
-from soba.bench.plots import check_pictures, heat_map
-from soba.bench.scenarios import SCENARIOS, build
-from soba.bench.stress import orders_of, stress, summarise
 from soba.cli._common import (
     File,
     JsonPath,
@@ -25,6 +22,11 @@ from soba.cli._common import (
     progress_bar,
     write_json,
 )
+from soba.cli._tables import bold_best
+from soba.report.method_looks import title_of
+from soba.report.plots import check_pictures, heat_map
+from soba.studies.scenarios import SCENARIOS, build
+from soba.studies.stress import orders_of, stress, summarise
 
 
 def stress_(
@@ -71,7 +73,7 @@ def stress_(
             step=lambda name: progress.update(task, advance=1, description=name),
         )
     summary = summarise(records)
-    write_json(json_path, records, summary)
+    write_json(json_path, [dataclasses.asdict(record) for record in records], summary)
     title = f"{file.name}: zero-shot top-1 %, and gains over it: mean/worst order"
     out.print(_stress_table(summary, names, chosen, title))
     cells = {(row["scenario"], row["method"]): row for row in summary}
@@ -83,7 +85,7 @@ def stress_(
             plot,
             np.vstack([gains, averages]),
             [*chosen, "average"],
-            shown,
+            [title_of(name) for name in shown],
             title=f"{file.stem}: gain over zero-shot",
             label="points of top-1",
         )
@@ -91,7 +93,7 @@ def stress_(
 
 
 def _stress_table(
-    summary: list[Record], methods: list[str], scenarios: list[str], title: str
+    summary: list[dict[str, Any]], methods: list[str], scenarios: list[str], title: str
 ) -> Table:
     cells = {(row["scenario"], row["method"]): row for row in summary}
     worst = min(summary, key=lambda row: row["gain"])
@@ -111,16 +113,17 @@ def _stress_table(
                 continue
             text = f"{row['gain']:+.1f}/{row['gain_worst']:+.1f}"
             if row is worst and row["gain"] < 0:
-                text = f"[bold white on red]{text}[/]"
+                text = f"[white on red]{text}[/]"
             elif row["gain"] < 0:
                 text = f"[red]{text}[/]"
             shown.append(text)
+        shown = bold_best(shown, [cells[scenario, name]["gain"] for name in methods], digits=1)
         table.add_row(scenario, str(cells[scenario, methods[0]]["scored"]), *shown)
     table.add_section()
-    for label, key, form in (
-        ("average", "gain", "{:+.2f}"),
-        ("calibration error", "calibration_error", "{:.2f}"),
+    for label, key, form, best in (
+        ("average", "gain", "{:+.2f}", max),
+        ("calibration error", "calibration_error", "{:.2f}", min),
     ):
-        means = [np.mean([cells[s, m][key] for s in scenarios]) for m in methods]
-        table.add_row(label, "", *(form.format(value) for value in means))
+        means = [float(np.mean([cells[s, m][key] for s in scenarios])) for m in methods]
+        table.add_row(label, "", *bold_best(map(form.format, means), means, best=best))
     return table

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from soba.encode.image_files import open_image
+
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
@@ -45,6 +47,4 @@ class ImageSet:
 
     def image(self, index: int) -> Image.Image:
         """The image, as it is on disk; a subclass may draw it instead."""
-        with Image.open(self.path(index)) as image:
-            image.load()
-            return image
+        return open_image(self.path(index))

@@ -7,7 +7,6 @@ import difflib
 import os
 import warnings
 from pathlib import Path
-from typing import Literal
 
 from soba.datasets import coop_layout, imagenet
 from soba.datasets._facts import (
@@ -30,15 +29,13 @@ GROUPS = {
 
 
 def load(
-    name: str,
-    root: str | os.PathLike[str],
-    split: str = "test",
-    *,
-    check: bool | Literal["warn"] = True,
-    incomplete: bool = False,
-    tda_listing: bool = False,
+    name: str, root: str | os.PathLike[str], split: str = "test", *, incomplete: bool = False
 ) -> ImageSet:
     """A data set from the folder that holds all of them.
+
+    Where classes, labels, counts or files are not those of the literature it raises a ValueError
+    that lists the differences; :func:`survey` has the images that are there all the same. Images
+    are listed, not opened.
 
     Parameters
     ----------
@@ -49,34 +46,24 @@ def load(
     split
         "test", "train" or "val". ImageNet has no val, since its validation images are the test
         set; the four sets made from it have only test. Train and val are called "dtd-train".
-    check
-        What happens where classes, labels, counts or files are not those of the literature: True
-        raises a ValueError that lists the differences, "warn" warns, False is silent; both go on
-        with the images that are there. Images are listed, not opened.
     incomplete
         Missing images are no difference; wrong labels, names or folders still are.
-    tda_listing
-        Drop the images whose names contain "sh", as the official TDA does (ImageNet-A, -V2, -R and
-        -Sketch).
     """
-    if check not in (True, False, "warn"):
-        raise ValueError(f"check must be True, 'warn' or False, not {check!r}")
-    found = survey(name, root, split, tda_listing=tda_listing)
-    image_set, problems = found.image_set, _wrong(found, incomplete)
+    seen = survey(name, root, split)
+    problems = _wrong(seen, incomplete)
     listed = "".join(f"\n  {problem}" for problem in problems)
-    if image_set is None:
+    if seen.image_set is None:
         raise ValueError(f"{name}: no {split} images found{listed}")
-    if problems and check is True:
-        way_on = "check='warn'" if found.problems else "incomplete=True"
+    if problems:
+        count = len(seen.image_set)
+        way_on = f" (incomplete=True goes on with the {count} images that are there)"
         raise ValueError(
-            f"{name}: the {split} split is not that of the literature "
-            f"({way_on} goes on with the {len(image_set)} images that are there){listed}"
+            f"{name}: the {split} split is not that of the literature"
+            f"{'' if seen.problems else way_on}{listed}"
         )
-    said = [*problems, *found.remarks]
-    if said and check:
-        listed = "".join(f"\n  {line}" for line in said)
-        warnings.warn(f"{name}: going on with {len(image_set)} images{listed}", stacklevel=2)
-    return image_set
+    for remark in seen.remarks:
+        warnings.warn(f"{name}: {remark}", stacklevel=2)
+    return seen.image_set
 
 
 def check(
@@ -92,13 +79,17 @@ def check(
 def survey(
     name: str, root: str | os.PathLike[str], split: str = "test", *, tda_listing: bool = False
 ) -> Survey:
-    """All that a look at the disk tells of a data set: :func:`load` and :func:`check` in one."""
-    found = _survey(name, root, split, tda_listing)
-    if found.image_set is None:
-        return found
-    called = found.image_set.name if split == "test" else f"{found.image_set.name}-{split}"
-    images = dataclasses.replace(found.image_set, name=called, templates=templates_for(name))
-    return found._replace(image_set=images)
+    """All that a look at the disk tells of a data set: :func:`load` and :func:`check` in one.
+
+    `tda_listing` drops the images whose names contain "sh", as the official TDA does (ImageNet-A,
+    -V2, -R and -Sketch).
+    """
+    seen = _survey(name, root, split, tda_listing)
+    if seen.image_set is None:
+        return seen
+    called = seen.image_set.name if split == "test" else f"{seen.image_set.name}-{split}"
+    images = dataclasses.replace(seen.image_set, name=called, templates=templates_for(name))
+    return seen._replace(image_set=images)
 
 
 def expected(name: str, split: str = "test") -> int | None:
@@ -127,8 +118,8 @@ def templates_for(name: str) -> tuple[str, ...]:
     return prompts.templates(name)
 
 
-def _wrong(found: Survey, incomplete: bool) -> list[str]:
-    return [*found.problems, *(() if incomplete else found.gaps)]
+def _wrong(seen: Survey, incomplete: bool) -> list[str]:
+    return [*seen.problems, *(() if incomplete else seen.gaps)]
 
 
 def _survey(name: str, root: str | os.PathLike[str], split: str, tda_listing: bool) -> Survey:

@@ -9,7 +9,6 @@ names are compared with CoOp's, and all files are looked for, before the first i
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -17,17 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from soba._files import parse_json
 from soba.datasets._facts import SPLITS, Facts, Survey, as_spoken, coop_class_names
-from soba.datasets._listing import (
-    absent_classes,
-    by_folder,
-    entries,
-    is_image,
-    present,
-    some,
-    text_lines,
-)
+from soba.datasets._listing import absent_classes, by_folder, present, text_lines
 from soba.datasets.base import ImageSet
+from soba.encode.image_files import entries, is_image, some
 
 
 class Item(NamedTuple):
@@ -79,7 +72,7 @@ def survey(facts: Facts, root: Path, split: str) -> Survey:
 
 def _read_json(source: Path, split: str) -> dict[str, list[Item]]:
     try:
-        content = json.loads(source.read_text(encoding="utf-8"))
+        content = parse_json(source.read_text(encoding="utf-8"))
         splits = {
             name: [Item(str(key), int(label), str(words)) for key, label, words in lines]
             for name, lines in content.items()

@@ -1,13 +1,13 @@
 """Anyone's images: a folder of class folders, a flat folder, a table, or a list of files.
 
 Class folders follow torchvision's ImageFolder, with one difference: names that are all numbers
-are ordered as numbers (0, 1, 2, 10), not as strings (0, 1, 10, 2). Files are listed, not opened.
+are ordered as numbers (0, 1, 2, 10), not as strings (0, 1, 10, 2). Files are listed, not opened:
+what turns out to be missing or unreadable is listed too, and whoever reads it will say so. Only
+where nothing at all is there the listing itself is refused.
 """
 
 from __future__ import annotations
 
-import csv
-import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from soba.datasets._facts import as_spoken
-from soba.datasets._listing import entries, is_image, present, some
 from soba.datasets.base import ImageSet
-
-PathLike = str | os.PathLike[str]
+from soba.encode.image_files import PathLike, column, folder_images, matching, read_table, some
 
 
 def load_images(
@@ -50,20 +48,17 @@ def from_folder(
         name the classes, underscores read as spaces.
     labelled
         True: folders are classes. False: all images at any depth, without labels. By default
-        what is there decides; a folder with both is refused.
+        what is there decides; a folder with both images and folders of images is refused.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root}: not a folder")
-    folders, files, dangling = entries(root)
-    inside = {name: _below(root / name, name) for name in folders}
-    inside = {name: keys for name, keys in inside.items() if keys}
-    loose = [name for name in sorted(files + dangling) if is_image(name)]
+    inside, loose = folder_images(root)
     if labelled is None:
         if inside and loose:
             raise ValueError(
-                f"{root}: holds both images and folders of images; say labelled=True to take the "
-                "folders as classes, labelled=False to take all images without labels"
+                f"{root}: holds both images and folders of images; say --labelled if the folders "
+                "are classes, --unlabelled to take all images without labels"
             )
         labelled = bool(inside)
     if not labelled:
@@ -89,50 +84,24 @@ def from_csv(
     indices into `class_names`; without `class_names` the labels that occur are the classes.
     """
     table = Path(file)
-    if not table.is_file():
-        raise ValueError(f"{table}: not found")
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines)
-            columns, rows = reader.fieldnames or [], list(reader)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{table}: not UTF-8 text") from error
-    except csv.Error as error:
-        raise ValueError(f"{table}: not a table ({error})") from error
-    if "path" not in columns:
-        raise ValueError(f"{table}: needs a column 'path', has {', '.join(columns) or 'none'}")
+    columns, rows = read_table(table)
     base = table.parent if root is None else Path(root)
-    keys = _column(table, rows, "path")
+    keys = column(table, rows, "path")
     labels = None
     names: Sequence[str] = class_names or ()
     if "label" in columns:
-        names, labels = _labels(table, _column(table, rows, "label"), class_names)
-    there = present(base, keys)
-    absent = [key for key in keys if key not in there]
-    if absent:
-        raise ValueError(f"{table}: {len(absent)} of {len(keys)} images missing: {some(absent)}")
+        names, labels = _labels(table, column(table, rows, "label"), class_names)
+    if keys and not any(os.path.isfile(base / key) for key in keys):
+        raise ValueError(f"{table}: none of its images is there: {some(keys)}")
     return _image_set(table.stem, names, keys, labels, base)
 
 
 def from_files(paths: Iterable[PathLike], class_names: Sequence[str] | None = None) -> ImageSet:
     """Images by path or by pattern ("shots/**/*.png"), without labels, each once."""
-    keys: list[str] = []
-    for path in (os.fspath(path) for path in paths):
-        if glob.has_magic(path) and not os.path.exists(path):
-            found = [
-                key
-                for key in sorted(glob.glob(path, recursive=True))
-                if is_image(os.path.basename(key))
-            ]
-            if not found:
-                raise ValueError(f"{path}: no image matches")
-            keys += found
-        else:
-            keys.append(path)
-    absent = [key for key in keys if not os.path.isfile(key)]
-    if absent:
-        raise ValueError(f"{len(absent)} of {len(keys)} images not found: {some(absent)}")
-    return _image_set("files", class_names or (), list(dict.fromkeys(keys)), None, None)
+    keys = list(dict.fromkeys(key for path in paths for key in matching(os.fspath(path))))
+    if keys and not any(map(os.path.isfile, keys)):
+        raise ValueError(f"no image found: {some(keys)}")
+    return _image_set("files", class_names or (), keys, None, None)
 
 
 def _image_set(
@@ -149,18 +118,6 @@ def _image_set(
         raise ValueError(f"{root or name}: {len(twice)} images are listed twice: {some(twice)}")
     array = None if labels is None else np.array(labels, np.int64)
     return ImageSet(name, tuple(class_names), tuple(keys), array, root=root)
-
-
-def _below(folder: Path, name: str) -> list[str]:
-    """Images at any depth below a folder, as keys that start with `name`.
-
-    A link that leads nowhere is among them: whoever reads it will say that it cannot be read.
-    """
-    folders, files, dangling = entries(folder)
-    keys = [f"{name}/{file}" for file in sorted(files + dangling) if is_image(file)]
-    for deeper in folders:
-        keys += _below(folder / deeper, f"{name}/{deeper}")
-    return keys
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
@@ -206,11 +163,3 @@ def _labels(
             f"by name or by index: {some(unknown)}"
         )
     return class_names, [index[word] for word in words]
-
-
-def _column(table: Path, rows: Sequence[dict[str, str]], name: str) -> list[str]:
-    cells = [(row[name] or "").strip() for row in rows]
-    empty = [str(number) for number, cell in enumerate(cells, 1) if not cell]
-    if empty:
-        raise ValueError(f"{table}: no {name} in rows {some(empty)}")
-    return cells

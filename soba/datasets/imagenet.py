@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from soba.datasets._facts import Facts, ImageNetClass, Survey, imagenet_classes
-from soba.datasets._listing import Entries, entries, is_image, some, text_lines
+from soba.datasets._listing import text_lines
 from soba.datasets.base import ImageSet
+from soba.encode.image_files import Entries, entries, is_image, some
 
 _EVEN = ("imagenet", "imagenet-v2")  # the same number of test images in every class
 _WNID = re.compile(r"n\d{8}")

@@ -9,6 +9,7 @@ tokens is what prompt tuning needs.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -16,11 +17,22 @@ import torch
 _PARTS = ("transformer", "token_embedding", "positional_embedding", "ln_final", "text_projection")
 
 
+def autocast(precision: str, device: str) -> contextlib.AbstractContextManager[Any]:
+    """The context that a model of this precision is to be run in."""
+    if precision != "autocast":
+        return contextlib.nullcontext()
+    kind = torch.device(device).type
+    half = torch.bfloat16 if kind == "cpu" else torch.float16
+    context: contextlib.AbstractContextManager[Any] = torch.autocast(kind, half)
+    return context
+
+
 class TextTower:
     """The parts of `open_clip.CLIP`, which holds them itself, or of the `text` of other models."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, precision: str = "fp32") -> None:
         self._parts = getattr(model, "text", model)
+        self._precision = precision
         missing = [part for part in _PARTS if not hasattr(self._parts, part)]
         if missing or not hasattr(self._parts.transformer, "resblocks"):
             raise ValueError("the text tower is not one of open_clip's own transformers")
@@ -35,6 +47,10 @@ class TextTower:
             raise ValueError(f"text pooled by {self._pool!r} is not supported")
         if self._pool == "first" and self.cuts:
             raise ValueError("text is read at its start, where a causal mask lets no word through")
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context that :meth:`read` and :meth:`run` are to be called in."""
+        return autocast(self._precision, str(self._parts.positional_embedding.device))
 
     def ends(self, tokens: Any) -> Any:
         """(m, L) tokens -> (m,) positions that the features are read from."""

@@ -1,9 +1,10 @@
-"""Images -> a feature file, in a way that survives being killed at any moment.
+"""Images -> features: a file, made in a way that survives being killed at any moment, or memory.
 
-Rows go to FILE.partial as they are made, float16 and flushed batch by batch; FILE.partial.json
-says what job they belong to. A second run cuts the last unfinished batch off and goes on, and ends
-in the same bytes as an undisturbed one. Memory holds a few batches, whatever the size of the set.
-Images are known by their keys: one that is replaced under its name is not noticed.
+Rows go to FILE.partial as they are made, flushed batch by batch. A second run cuts the last
+unfinished batch off and goes on, and ends in the same bytes as an undisturbed one. Memory holds a
+few batches, whatever the size of the set. Where a picture was replaced under its name, its batch is
+encoded anew, in a begun file and in a finished one; views that were generated elsewhere are not
+looked after.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from soba._files import replacing
+from soba._files import alone
+from soba.encode._begun import Begun, broken_of
+from soba.encode._stamps import UNKNOWN, UNMADE, is_changed, is_gone, stamp
 from soba.encode.encoder import Encoder
-from soba.encode.pipeline import Images, batch_images, encode
-from soba.encode.prompts import classifier
-from soba.encode.store import FeatureSet, read_note
+from soba.encode.features import Encoded, Images, batch_images, encode
+from soba.encode.prompts import classifier, templates_fingerprint
 from soba.encode.views import ViewMaker
-
-_BLOCK = 1 << 20  # bytes moved at a time when rows of broken images are taken out
+from soba.feature_set import FeatureSet, read_note
 
 
 @dataclass(frozen=True)
@@ -57,62 +59,51 @@ class Extraction:
     views: ViewMaker | None = None
     allow_duplicates: bool = False
     broken: dict[int, str] = field(default_factory=dict)  # filled in as images are read
+    changed: list[int] = field(default_factory=list)  # filled in: replaced since an earlier run
+    gone: list[int] = field(default_factory=list)  # filled in: no longer there, their rows kept
 
     def run(
         self,
         path: str | os.PathLike[str],
         step: Callable[[int, int], None] = lambda done, all: None,
     ) -> FeatureSet:
-        """Write the feature file, or finish one that was begun.
+        """Write the feature file, or finish one that was begun; one process at a time.
 
         `step(done, total)` is called after each batch.
         """
         target = Path(path)
         if target.suffix != ".safetensors":
             raise ValueError(f"{target}: feature sets are saved as .safetensors")
-        if not target.resolve().parent.is_dir():
+        if not os.path.isdir(os.path.dirname(os.path.realpath(target))):
             raise FileNotFoundError(f"{target}: the folder does not exist")
-        if not self.images.keys:
-            raise ValueError("there are no images to encode")
-        text = classifier(
-            self.encoder.encode_texts,
-            self.class_names,
-            self.templates,
-            allow_duplicates=self.allow_duplicates,
-        )
-        if target.exists():
-            return self._already(target)
-        rows = self._rows(target, step)
-        kept = np.array([i for i in range(len(self.images.keys)) if i not in self.broken])
-        if not len(kept):
-            _clean(target)  # nothing in it is worth going on with
-            first = next(iter(self.broken.values()))
-            raise ValueError(f"none of the {len(rows)} images could be read; the first: {first}")
-        compacted = _without(target, rows, kept)
-        made = FeatureSet(
-            image_features=compacted,
-            text_features=text,
-            logit_scale=self.encoder.logit_scale,
-            labels=None if self.labels is None else np.asarray(self.labels, np.int64)[kept],
-            class_names=tuple(self.class_names),
-            prompts=tuple(self.templates),
-            fingerprint=self.fingerprint,
-            keys=tuple(self.images.keys[i] for i in kept),
-            view_policy=None if self.views is None else json.dumps(self.views.policy()),
-        )
-        made.save(target, note=self._progress())
-        _clean(target)
-        return FeatureSet.load(target)
+        self._check_some()
+        with alone(target):
+            return self._run(target, step)
+
+    def in_memory(self, step: Callable[[int, int], None] = lambda done, all: None) -> FeatureSet:
+        """The same features without a file, for a set that is small and drawn anew at every run."""
+        self._check_some()
+        text, parts = self._text(), []
+        for part in encode(self.encoder, self.images, batch=self.batch, views=self.views):
+            self.broken.update(part.broken)
+            if len(part.indices):
+                parts.append(part)
+            step(part.stop, len(self.images.keys))
+        if not parts:
+            raise self._nothing()
+        features = np.concatenate([part.features for part in parts])
+        return self._feature_set(features, text, np.concatenate([part.indices for part in parts]))
 
     @property
-    def fingerprint(self) -> str:
-        """Of encoder and templates: features with different ones do not mix."""
-        return f"{self.encoder.fingerprint}-{_digest(self.templates)[:8]}"
+    def templates_fingerprint(self) -> str:
+        """Of the prompts; the encoder has one of its own."""
+        return templates_fingerprint(self.templates)
 
     def _job(self) -> dict[str, Any]:
         """What must be equal for a begun file to be continued."""
         return {
-            "encoder": self.fingerprint,
+            # In one word, as files say it that were begun before there were two.
+            "encoder": f"{self.encoder.fingerprint}-{self.templates_fingerprint}",
             "images": len(self.images.keys),
             "keys": _digest(self.images.keys),
             "labels": None if self.labels is None else _digest(np.asarray(self.labels).tolist()),
@@ -121,110 +112,161 @@ class Extraction:
             "views": None if self.views is None else self.views.policy(),
         }
 
-    def _already(self, target: Path) -> FeatureSet:
-        """A finished file, if it is what was asked for: running twice does no harm."""
-        found, note = FeatureSet.load(target), read_note(target)
-        job = note.get("job")
+    def _run(self, target: Path, step: Callable[[int, int], None]) -> FeatureSet:
+        text = self._text()
+        begun = self._begun(target)
+        if target.exists() and (finished := self._already(target, begun)) is not None:
+            return finished
+        self._fill(begun, step)
+        rows = begun.rows(begun.images)
+        kept = np.array([i for i in range(begun.images) if i not in self.broken])
+        if not len(kept):
+            begun.remove()  # nothing in it is worth going on with
+            raise self._nothing()
+        features = self._feature_set(begun.without(rows, kept), text, kept)
+        features.save(target, note=begun.progress() | _noted(rows["stamp"]))
+        begun.remove()
+        return FeatureSet.load(target)
+
+    def _feature_set(self, rows: np.ndarray, text: np.ndarray, kept: np.ndarray) -> FeatureSet:
+        """Rows of the images that could be read, `kept`, with all that is known of them."""
+        return FeatureSet(
+            image_features=rows,
+            text_features=text,
+            logit_scale=self.encoder.logit_scale,
+            labels=None if self.labels is None else np.asarray(self.labels, np.int64)[kept],
+            class_names=tuple(self.class_names),
+            prompts=tuple(self.templates),
+            encoder_fingerprint=self.encoder.fingerprint,
+            templates_fingerprint=self.templates_fingerprint,
+            keys=tuple(self.images.keys[i] for i in kept),
+            view_policy=None if self.views is None else json.dumps(self.views.policy()),
+        )
+
+    def _check_some(self) -> None:
+        if not self.images.keys:
+            raise ValueError("there are no images to encode")
+
+    def _nothing(self) -> ValueError:
+        count, first = len(self.images.keys), next(iter(self.broken.values()))
+        return ValueError(f"none of the {count} images could be read; the first: {first}")
+
+    def _text(self) -> np.ndarray:
+        return classifier(
+            self.encoder.encode_texts,
+            self.class_names,
+            self.templates,
+            allow_duplicates=self.allow_duplicates,
+        )
+
+    def _begun(self, target: Path) -> Begun:
+        views = () if self.views is None else (self.views.count,)
+        return Begun(
+            target,
+            self._job(),
+            len(self.images.keys),
+            batch_images(self.batch, self.views),
+            (*views, self.encoder.width),
+            self.broken,
+        )
+
+    def _already(self, target: Path, begun: Begun) -> FeatureSet | None:
+        """A finished file, if it is what was asked for: running twice does no harm.
+
+        None where pictures were replaced since: then its other rows are those of a begun file.
+        """
+        finished, note = FeatureSet.load(target), read_note(target)
+        job, broken = note.get("job"), note.get("broken")
         # The batch size decides the last bits only: no reason to make a finished file anew.
         same = isinstance(job, dict) and job | {"batch": self.batch} == self._job()
-        if not same or found.class_names != tuple(self.class_names):
+        whole = isinstance(broken, dict) and len(finished) + len(broken) == begun.images
+        if not same or not whole or finished.class_names != tuple(self.class_names):
             raise ValueError(
                 f"{target}: exists, and holds other features; remove it or name another"
             )
-        self.broken.update(_broken(note))
-        _clean(target)  # a run that was killed at its very end leaves its parts behind
-        return found
+        self.broken.update(broken_of(note))
+        stamps = _stamps(note, begun.images)
+        if not self._replaced(stamps):
+            begun.remove()  # a run that was killed at its very end leaves its parts behind
+            return finished
+        if begun.earlier() is None:
+            begun.reopen(finished.image_features, stamps)
+        return None
 
-    def _rows(self, target: Path, step: Callable[[int, int], None]) -> np.ndarray:
-        """All rows, of broken images too, as a memory map of the partial file."""
-        partial, journal, job = _partial(target), _journal(target), self._job()
-        if partial.exists() and journal.exists():
-            saved_job, broken = _read(journal)
-            if saved_job != job:
-                raise ValueError(
-                    f"{partial}: begun with another encoder, image list, labels, batch size or "
-                    "views; finish that run first, or remove the file to start over"
-                )
-        else:
-            broken = {}
-            partial.unlink(missing_ok=True)
-            self._write(journal)
-        views = () if self.views is None else (self.views.count,)
-        shape = (len(self.images.keys), *views, self.encoder.width)
-        row = 2 * int(np.prod(shape[1:]))  # bytes
-        images = batch_images(self.batch, self.views)
-        with partial.open("ab") as file:
-            done = file.tell() // (row * images) * images
-            if file.tell() == row * shape[0]:
-                done = shape[0]
-            if done > shape[0]:
-                raise ValueError(f"{partial}: longer than it can be; remove it to start over")
-            file.truncate(done * row)
-            self.broken.update({i: why for i, why in broken.items() if i < done})
-            step(done, shape[0])
-            if done < shape[0]:
-                for part in encode(
-                    self.encoder, self.images, batch=self.batch, start=done, views=self.views
-                ):
-                    if part.broken:  # known before their rows are counted as done
-                        self.broken.update(part.broken)
-                        self._write(journal)
-                    block = np.full((part.stop - part.start, *shape[1:]), np.nan, np.float16)
-                    block[part.indices - part.start] = part.features
-                    file.write(block.astype("<f2").tobytes())
-                    file.flush()
-                    os.fsync(file.fileno())
-                    step(part.stop, shape[0])
-        return np.memmap(partial, "<f2", "r", shape=shape)
+    def _fill(self, begun: Begun, step: Callable[[int, int], None]) -> None:
+        """Make all rows that are not there, and those of pictures that were replaced."""
+        done, total = begun.go_on(), begun.images
+        again = self._stale(begun, done)
+        ready = done - sum(map(len, again))
+        step(ready, total)
+        for span in [*again, range(done, total)]:
+            for part, stamps in self._encoded(span):
+                begun.write(part, stamps)
+                ready += part.stop - part.start
+                step(ready, total)
 
-    def _progress(self) -> dict[str, Any]:
-        return {"job": self._job(), "broken": {str(i): why for i, why in self.broken.items()}}
+    def _encoded(self, span: range) -> Iterator[tuple[Encoded, np.ndarray]]:
+        if not span:
+            return
+        images = _Stamped(self.images, span.stop, self._path)
+        for part in encode(
+            self.encoder, images, batch=self.batch, start=span.start, views=self.views
+        ):
+            yield part, images.stamps[part.start : part.stop]
 
-    def _write(self, journal: Path) -> None:
-        with replacing(journal) as temporary:
-            temporary.write_text(json.dumps(self._progress()))
+    def _stale(self, begun: Begun, done: int) -> list[range]:
+        """The batches, among those that are done, that hold a picture that was replaced."""
+        if not done:
+            return []
+        starts = {i // begun.batch * begun.batch for i in self._replaced(begun.rows(done)["stamp"])}
+        spans = [range(start, min(start + begun.batch, done)) for start in sorted(starts)]
+        if spans:
+            begun.unmake(spans)
+        return spans
+
+    def _replaced(self, stamps: np.ndarray) -> list[int]:
+        """The images whose files are not what they were when their rows were made."""
+        path, before = self._path, stamps.tolist()
+        if path is None:
+            return []
+        replaced = [i for i, was in enumerate(before) if is_changed(path(i), was)]
+        self.changed[:] = sorted({*self.changed, *(i for i in replaced if before[i] != UNMADE)})
+        self.gone[:] = [i for i, was in enumerate(before) if is_gone(path(i), was)]
+        return replaced
+
+    @property
+    def _path(self) -> Callable[[int], Path] | None:
+        """Where an image is on disk; None for images that are drawn."""
+        drawn = getattr(self.images, "recipe", None) is not None
+        return None if drawn else getattr(self.images, "path", None)
+
+
+class _Stamped:
+    """The first of the images; their files are stamped just before they are read."""
+
+    def __init__(self, images: Images, count: int, path: Callable[[int], Path] | None) -> None:
+        self.keys = images.keys[:count]
+        self.stamps = np.full(count, UNKNOWN, np.uint64)
+        self._images, self._path = images, path
+
+    def image(self, index: int) -> Image.Image:
+        if self._path is not None:
+            self.stamps[index] = stamp(self._path(index))
+        return self._images.image(index)
+
+
+def _noted(stamps: np.ndarray) -> dict[str, str]:
+    return {"stamps": stamps.astype(">u8").tobytes().hex()} if stamps.any() else {}
+
+
+def _stamps(note: dict[str, Any], count: int) -> np.ndarray:
+    """As :func:`_noted` wrote them; of a file that was made before there were any, unknown."""
+    try:
+        stamps = np.frombuffer(bytes.fromhex(note["stamps"]), ">u8")
+    except (KeyError, TypeError, ValueError):
+        stamps = np.empty(0, np.uint64)
+    return stamps if len(stamps) == count else np.full(count, UNKNOWN, np.uint64)
 
 
 def _digest(values: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
-
-
-def _without(target: Path, rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The kept rows, still on disk."""
-    if len(kept) == len(rows):
-        return rows
-    count = max(1, _BLOCK // rows[0].nbytes)
-    with _compacted(target).open("wb") as file:
-        for start in range(0, len(kept), count):
-            file.write(np.asarray(rows[kept[start : start + count]]).tobytes())
-    return np.memmap(_compacted(target), "<f2", "r", shape=(len(kept), *rows.shape[1:]))
-
-
-def _read(journal: Path) -> tuple[dict[str, Any], dict[int, str]]:
-    """The job, and the broken images so far."""
-    try:
-        content = json.loads(journal.read_text())
-        return content["job"], _broken(content)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{journal}: damaged; remove it to start over ({error})") from error
-
-
-def _broken(content: dict[str, Any]) -> dict[int, str]:
-    return {int(index): str(why) for index, why in content["broken"].items()}
-
-
-def _clean(target: Path) -> None:
-    for leftover in (_partial(target), _journal(target), _compacted(target)):
-        leftover.unlink(missing_ok=True)
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial")
-
-
-def _journal(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial.json")
-
-
-def _compacted(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial.kept")

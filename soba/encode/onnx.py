@@ -11,19 +11,31 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from soba.encode.encoder import Encoder, Tokenizer
-from soba.encode.preprocess import OPENAI_MEAN, OPENAI_STD, Preprocess
+from soba._files import parse_json
+from soba.encode._imports import no_open_clip
+from soba.encode.encoder import Encoder, Tokenizer, check_pixels, check_texts
+from soba.encode.preprocess import Preprocess
 from soba.encode.tokens import ByteTokenizer
 
 _BATCH = 64  # rows per run: enough to fill the threads, small enough to stay in the cache
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _WHOLES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+# What onnxruntime's providers run on. Azure's is always listed and runs none of our operators.
+_DEVICES = {
+    "Tensorrt": "cuda",
+    "CUDA": "cuda",
+    "ROCM": "rocm",
+    "MIGraphX": "rocm",
+    "CoreML": "coreml",
+    "Dml": "dml",
+}
 
 
 class OnnxEncoder(Encoder):
@@ -90,6 +102,7 @@ class OnnxEncoder(Encoder):
             raise ValueError(f"logit_scale must be positive, not {logit_scale}")
         self.logit_scale = float(logit_scale)
         self.name = name or self._image.path.stem
+        self.device, self.precision = self._image.device, self._image.precision
         digest = hashlib.sha256()
         for tower in (self._image, self._text):
             for file in () if tower is None else tower.files:
@@ -107,8 +120,10 @@ class OnnxEncoder(Encoder):
     def load(
         cls, path: str | os.PathLike[str], *, threads: int | None = None, name: str | None = None
     ) -> OnnxEncoder:
-        """A model folder, or the file of a lone image tower."""
+        """A model folder, its image.onnx, or the file of a lone image tower."""
         path = Path(path)
+        if path.name == "image.onnx" and (path.parent / "open_clip_config.json").is_file():
+            path = path.parent
         if path.suffix == ".onnx":
             return cls(path, threads=threads, name=name)
         image, text, config = (
@@ -126,17 +141,22 @@ class OnnxEncoder(Encoder):
         )
 
     def encode_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        check_pixels(pixels, self.preprocess.size)
         return self._image.run(pixels)
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        if isinstance(texts, str):
-            raise TypeError("texts must be a list of sentences, not one string")
+        tokens = self.tokens(check_texts(texts))
+        assert self._text is not None
+        return self._text.run(tokens)
+
+    def tokens(self, texts: Sequence[str]) -> np.ndarray:
+        """(m, context length) token ids, as the text tower reads them."""
         if self._text is None or self._tokenizer is None:
             raise ValueError(
-                f"{self._image.path}: has no text tower beside it (text.onnx); "
-                "give text features made with the same model"
+                f"{self._image.path}: has no text tower beside it (text.onnx, described by "
+                "open_clip_config.json); give text features made with the same model"
             )
-        return self._text.run(np.asarray(self._tokenizer(list(texts))))
+        return np.asarray(self._tokenizer(list(texts)))
 
 
 class _Tower:
@@ -156,6 +176,9 @@ class _Tower:
         options.log_severity_level = 3  # errors only: it warns of things nobody can change
         # Threads that wait do not burn the core that decodes the next images.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # On x86 CPUs without VNNI, int8 products are added up in 16 bits and overflow: features of
+        # quantised models become garbage. This asks for a slower product there, and only there.
+        options.add_session_config_entry("session.x64quantprecision", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
         try:
@@ -167,14 +190,21 @@ class _Tower:
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         self.shape = [side if isinstance(side, int) else None for side in inputs[0].shape]
         if len(inputs) != 1 or len(self.shape) != rank or inputs[0].type not in kinds:
-            found = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
-            raise ValueError(f"{self.path}: expected one input of {rank} dimensions, not {found}")
+            inputs_given = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
+            raise ValueError(
+                f"{self.path}: expected one input of {rank} dimensions, not {inputs_given}"
+            )
         flat = [o for o in outputs if len(o.shape) == 2 and o.type in _FLOATS]
         if not flat or not isinstance(flat[0].shape[1], int):
-            found = ", ".join(f"{o.name} {o.shape}" for o in outputs)
-            raise ValueError(f"{self.path}: expected an output of shape (n, d), not {found}")
+            outputs_given = ", ".join(f"{o.name} {o.shape}" for o in outputs)
+            raise ValueError(
+                f"{self.path}: expected an output of shape (n, d), not {outputs_given}"
+            )
         self._input, self._dtype = inputs[0].name, kinds[inputs[0].type]
         self._output, self.width = flat[0].name, int(flat[0].shape[1])
+        self.precision = "fp16" if self._dtype is np.float16 else "fp32"
+        providers = (p.removesuffix("ExecutionProvider") for p in self._session.get_providers())
+        self.device = next((_DEVICES[p] for p in providers if p in _DEVICES), "cpu")
 
     @property
     def files(self) -> list[Path]:
@@ -192,18 +222,19 @@ class _Tower:
             if fixed is not None and count < fixed:
                 part = np.concatenate([part, np.repeat(part[-1:], fixed - count, axis=0)])
             result[start : start + count] = self._run(part)[:count]
-        with np.errstate(divide="ignore", invalid="ignore"):  # no direction: NaN, for all to see
+        # A row without a direction becomes NaN, which those who read features report.
+        with np.errstate(divide="ignore", invalid="ignore"):
             result /= np.linalg.norm(result, axis=1, keepdims=True)
         return result
 
     def _run(self, part: np.ndarray) -> np.ndarray:
         try:
-            (found,) = self._session.run([self._output], {self._input: part})
+            (features,) = self._session.run([self._output], {self._input: part})
         except Exception as error:
             raise ValueError(
                 f"{self.path}: cannot take input of shape {part.shape} ({_line(error)})"
             ) from error
-        return np.asarray(found)
+        return np.asarray(features)
 
 
 def _settings(config: Path) -> dict[str, Any]:
@@ -211,29 +242,19 @@ def _settings(config: Path) -> dict[str, Any]:
     if not config.is_file():
         return {}
     try:
-        content = json.loads(config.read_text())
-        model, shown = content["model_cfg"], content.get("preprocess_cfg", {})
-        own = content.get("soba", {})
-        mean, std = (
-            (float(red), float(green), float(blue))
-            for red, green, blue in (
-                shown.get("mean", OPENAI_MEAN),
-                shown.get("std", OPENAI_STD),
-            )
-        )
-        size, interpolation = int(model["vision_cfg"]["image_size"]), shown.get("interpolation")
-        preprocess = Preprocess(size, mean, std, interpolation or "bicubic")
+        content = parse_json(config.read_text())
+        model, settings = content["model_cfg"], content.get("soba", {})
+        size = int(model["vision_cfg"]["image_size"])
+        preprocess = Preprocess.from_config(content.get("preprocess_cfg", {}), size)
         length = int(model["text_cfg"]["context_length"])
-        tokenizer = own.get("tokenizer", "clip")
-        scale = float(own.get("logit_scale", 100.0))
+        tokenizer = settings.get("tokenizer", "clip")
+        scale = float(settings.get("logit_scale", 100.0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{config}: not a model description ({error!r})") from error
-    if (mode := shown.get("resize_mode") or "shortest") != "shortest":
-        raise ValueError(f"{config}: resize mode {mode!r} is not supported for ONNX models")
     if tokenizer not in ("bytes", "clip"):
         raise ValueError(f"{config}: tokenizer must be bytes or clip, not {tokenizer!r}")
-    made = ByteTokenizer(length) if tokenizer == "bytes" else _ClipTokenizer(length)
-    return {"preprocess": preprocess, "tokenizer": made, "logit_scale": scale}
+    tokenize = ByteTokenizer(length) if tokenizer == "bytes" else _ClipTokenizer(length)
+    return {"preprocess": preprocess, "tokenizer": tokenize, "logit_scale": scale}
 
 
 class _ClipTokenizer:
@@ -243,14 +264,16 @@ class _ClipTokenizer:
         self.context_length = context_length
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        tokens: np.ndarray = self._vocabulary(texts).numpy()
+        return tokens
+
+    @cached_property
+    def _vocabulary(self) -> Any:
         try:
             from open_clip.tokenizer import SimpleTokenizer
         except (ImportError, RuntimeError) as error:  # a torchvision of another torch: RuntimeError
-            raise ImportError(
-                f"CLIP's tokenizer needs open_clip, pip install 'soba-tta[torch]' ({_line(error)})"
-            ) from error
-        tokens: np.ndarray = SimpleTokenizer(context_length=self.context_length)(texts).numpy()
-        return tokens
+            raise no_open_clip(error) from error
+        return SimpleTokenizer(context_length=self.context_length)
 
 
 def _line(error: Exception) -> str:

@@ -13,48 +13,37 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from PIL import Image
 
-from soba.encode.encoder import Encoder
-from soba.encode.preprocess import RESAMPLING, Preprocess
+from soba.encode._imports import no_open_clip
+from soba.encode.encoder import Encoder, check_pixels, check_texts
+from soba.encode.preprocess import Preprocess
 from soba.encode.tokens import ByteTokenizer
 
 try:
     import open_clip
     import torch
 
-    from soba.encode._text_tower import TextTower
-except ImportError as error:
-    raise ImportError("needs torch and open_clip: pip install 'soba-tta[torch]'") from error
-except RuntimeError as error:  # a torchvision built for another torch fails like this
-    raise ImportError(f"open_clip does not run with this torch and torchvision: {error}") from error
+    from soba.encode._text_tower import TextTower, autocast
+except (ImportError, RuntimeError) as error:  # a torchvision of another torch: RuntimeError
+    raise no_open_clip(error) from error
 
+_SEE = "see open_clip.list_models()"
 PRECISIONS = ("fp32", "autocast", "fp16", "bf16")
 
 Tokenizer = Callable[[list[str]], Any]  # m texts -> (m, context length) integer tokens
 
 
-@dataclass(frozen=True)
-class SquashPreprocess(Preprocess):
-    """Both sides resized to the square, nothing cropped: what SigLIP and PE were trained on."""
-
-    resize: str = "squash"
-
-    def square(self, image: Image.Image) -> Image.Image:
-        """The whole image, stretched to the square."""
-        if self.convert == "first":
-            image = image.convert("RGB")
-        small = image.resize((self.size, self.size), RESAMPLING[self.interpolation])
-        return small.convert("RGB")
+class UnknownModel(ValueError):
+    """A name that open_clip has no model of."""
 
 
 class OpenClip(Encoder):
@@ -105,9 +94,10 @@ class OpenClip(Encoder):
         self.precision = precision
         self.batch_size = batch_size
         self.logit_scale = float(model.logit_scale.exp())
-        self.text_tower: TextTower | None = None  # for towers of other makes
-        with contextlib.suppress(ValueError):
-            self.text_tower = TextTower(model)
+        bias = getattr(model, "logit_bias", None)
+        self.logit_bias = 0.0 if bias is None else float(bias)
+        with contextlib.suppress(ValueError):  # towers of other makes, which stay None
+            self.text_tower = TextTower(model, precision)
 
     @classmethod
     def load(
@@ -148,7 +138,7 @@ class OpenClip(Encoder):
         return cls(
             built.to(_device(device)),
             open_clip.get_tokenizer(model) if tokenizer is None else tokenizer,
-            name=model if pretrained is None else f"{model}:{Path(pretrained).name}",
+            name=model if pretrained is None else f"{model}/{Path(pretrained).name}",
             precision=precision,
             batch_size=batch_size,
         )
@@ -162,21 +152,21 @@ class OpenClip(Encoder):
             torch.set_num_threads(threads)
         folder = resources.files("soba.tiny")
         config = json.loads((folder / "open_clip_config.json").read_text())
-        settings, shown = config["model_cfg"], config["preprocess_cfg"]
+        settings = config["model_cfg"]
         model = open_clip.model.CLIP(
             settings["embed_dim"], settings["vision_cfg"], settings["text_cfg"]
         )
         model.load_state_dict(load_file(str(folder / "open_clip_model.safetensors")))
-        preprocess = Preprocess(
-            settings["vision_cfg"]["image_size"], tuple(shown["mean"]), tuple(shown["std"])
+        preprocess = Preprocess.from_config(
+            config["preprocess_cfg"], settings["vision_cfg"]["image_size"]
         )
         tokenizer = ByteTokenizer(settings["text_cfg"]["context_length"])
         return cls(model.to(_device(device)), tokenizer, preprocess, name="tiny")
 
     @property
-    def device(self) -> Any:
+    def device(self) -> str:  # type: ignore[override]
         """Where the model's weights lie."""
-        return self.model.logit_scale.device
+        return str(self.model.logit_scale.device)
 
     @cached_property
     def width(self) -> int:  # type: ignore[override]
@@ -187,7 +177,7 @@ class OpenClip(Encoder):
     def fingerprint(self) -> str:  # type: ignore[override]
         """sha256 of name, preprocessing, precision and every weight."""
         what = {
-            "model": self.name.partition(":")[0],  # where the file lies does not matter
+            "model": re.split("[:/]", self.name)[0],  # where the file lies does not matter
             "precision": self.precision,
             "preprocess": self.preprocess.as_dict(),
         }
@@ -200,11 +190,7 @@ class OpenClip(Encoder):
 
     def encode_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """(n, 3, size, size) float32, preprocessed -> (n, width) float32 unit rows."""
-        size = self.preprocess.size
-        if pixels.ndim != 4 or pixels.shape[1:] != (3, size, size):
-            raise ValueError(
-                f"{self.name} takes pixels of shape (n, 3, {size}, {size}), not {pixels.shape}"
-            )
+        check_pixels(pixels, self.preprocess.size)
         dtype = self._half or torch.float32
 
         def encode(rows: slice) -> Any:
@@ -215,9 +201,7 @@ class OpenClip(Encoder):
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Whole sentences -> (m, width) float32 unit rows."""
-        if isinstance(texts, str):
-            raise TypeError("texts must be a list of sentences, not one string")
-        sentences = list(texts)
+        sentences = check_texts(texts)
 
         def encode(rows: slice) -> Any:
             tokens = self.tokens(sentences[rows])
@@ -232,14 +216,6 @@ class OpenClip(Encoder):
         """(m, context length) int64 tokens, where the model lies."""
         return torch.as_tensor(self.tokenizer(list(texts))).to(self.device, torch.int64)
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context that the model is to be run in."""
-        if self.precision != "autocast":
-            return contextlib.nullcontext()
-        half = torch.bfloat16 if self.device.type == "cpu" else torch.float16
-        context: contextlib.AbstractContextManager[Any] = torch.autocast(self.device.type, half)
-        return context
-
     @property
     def _half(self) -> Any:
         return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision)
@@ -248,7 +224,7 @@ class OpenClip(Encoder):
         if n == 0:
             return np.empty((0, self.width), np.float32)
         parts = []
-        with torch.inference_mode(), self.autocast():
+        with torch.inference_mode(), autocast(self.precision, self.device):
             for start in range(0, n, self.batch_size):
                 rows = encode(slice(start, start + self.batch_size)).float()
                 parts.append(torch.nn.functional.normalize(rows, dim=-1).cpu().numpy())
@@ -259,18 +235,20 @@ def _build(name: str, pretrained: str | os.PathLike[str] | None, precision: str)
     """The model with its weights, on the CPU."""
     if name.startswith(("local-dir:", "hf-hub:")):
         if pretrained is not None:
-            raise ValueError(f"{name} brings its own weights: leave pretrained out")
+            raise ValueError(f"{name} brings its own weights: leave --pretrained out")
         return open_clip.create_model(name, precision=precision, require_pretrained=True)
     known = open_clip.list_models()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "see open_clip.list_models()"
-        raise ValueError(f"open_clip has no model {name!r}: {hint}")
+        spelled = {model.lower(): model for model in known}
+        near = difflib.get_close_matches(name.lower(), spelled, n=3)
+        hint = f"did you mean {' or '.join(spelled[n] for n in near)}?" if near else _SEE
+        raise UnknownModel(f"open_clip has no model {name!r}: {hint}")
     tags = open_clip.list_pretrained_tags_by_model(name)
     if pretrained is None:
         raise ValueError(
-            f"{name} needs weights. Give pretrained= a tag ({', '.join(tags) or 'it has none'}), "
-            "a local file, or 'random' if you mean to run it untrained"
+            f"{name} needs weights. Say as --pretrained a tag "
+            f"({', '.join(tags) or 'it has none'}), a local file, or `random` if you mean to run "
+            "it untrained"
         )
     if pretrained == "random":
         return open_clip.create_model(name, precision=precision, pretrained_text=False)
@@ -284,7 +262,7 @@ def _build(name: str, pretrained: str | os.PathLike[str] | None, precision: str)
         except RuntimeError as error:
             raise OSError(
                 f"the weights of {name}, {pretrained!r}, are not to be had here ({error}): "
-                "download them elsewhere and give the file as pretrained="
+                "download them elsewhere and give the file as --pretrained"
             ) from error
     if not Path(pretrained).is_file():
         raise ValueError(
@@ -326,20 +304,7 @@ def _preprocess_of(model: Any) -> Preprocess:
     settings = getattr(model.visual, "preprocess_cfg", None)
     if not settings:
         raise ValueError("the model does not say how it wants its images: give preprocess=")
-    size = settings["size"]
-    width, height = (size, size) if isinstance(size, int) else size
-    if width != height:
-        raise ValueError(f"images must be square, not {width} x {height}")
-    kinds = {"shortest": Preprocess, "squash": SquashPreprocess}
-    mode = settings.get("resize_mode", "shortest")
-    if mode not in kinds:
-        raise ValueError(f"open_clip's resize mode {mode!r} is not supported here")
-    return kinds[mode](
-        size=int(width),
-        mean=tuple(settings["mean"]),
-        std=tuple(settings["std"]),
-        interpolation=settings["interpolation"],
-    )
+    return Preprocess.from_config(settings)
 
 
 def _device(name: str) -> Any:

@@ -1,17 +1,19 @@
-"""PIL image -> normalised pixels, as CLIP was trained: short side, centre crop, mean and std.
+"""PIL image -> normalised pixels, as the model was trained: resize, centre crop, mean and std.
 
 The pixels equal torchvision's Resize, CenterCrop, ToTensor, Normalize bit for bit, without torch.
 OpenAI converts to RGB after the crop, the loaders of TPT and TDA before the resize. We convert
 first: Pillow resizes palette and 1-bit images by nearest neighbour, whatever filter is asked for,
-and those are what icons and diagrams are stored as. `convert="last"` is OpenAI's order; the two
-differ for such images, other colour spaces and transparency, never for RGB and grey.
-EXIF orientation is ignored, as torchvision does.
+and those are what icons and diagrams are stored as. The two orders differ for such images, other
+colour spaces and transparency, never for RGB and grey.
+EXIF orientation is ignored, as torchvision does. Greyscale of more than eight bits, which Pillow
+would clip to white or black, is scaled to eight first: see :func:`eight_bits`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from PIL import Image
@@ -25,6 +27,14 @@ RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+
+RESIZES = ("shortest", "squash")
+
+# Greyscale modes that hold more than eight bits; "I" and "F" do not say how many.
+_SIXTEEN_BITS = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
+_DEEP = _SIXTEEN_BITS | {"I", "F"}
+# Pillow's readers of these formats make mode "I" of 16 bits only.
+_SIXTEEN_BIT_FORMATS = frozenset({"PNG", "PPM"})
 
 # The whole resized image exists before the crop: a 1 x 10,000 one would take gigabytes.
 _LONGEST_TO_SHORTEST = 100
@@ -42,8 +52,9 @@ class Preprocess:
         Per channel, of pixels in [0, 1].
     interpolation
         Of the resize, antialiased: "nearest", "bilinear", "bicubic" or "lanczos".
-    convert
-        To RGB "first", before the resize, or "last", after the crop.
+    resize
+        "shortest": the short side to `size`, then the centre is cut out, as CLIP does. "squash":
+        both sides to `size`, nothing is cut off, as SigLIP and PE do.
 
     Examples
     --------
@@ -56,7 +67,7 @@ class Preprocess:
     mean: tuple[float, float, float] = OPENAI_MEAN
     std: tuple[float, float, float] = OPENAI_STD
     interpolation: str = "bicubic"
-    convert: str = "first"
+    resize: str = "shortest"
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -66,19 +77,40 @@ class Preprocess:
         if self.interpolation not in RESAMPLING:
             known = ", ".join(RESAMPLING)
             raise ValueError(f"interpolation must be one of {known}, not {self.interpolation!r}")
-        if self.convert not in ("first", "last"):
-            raise ValueError(f'convert must be "first" or "last", not {self.convert!r}')
+        if self.resize not in RESIZES:
+            known = " or ".join(RESIZES)
+            raise ValueError(f"the resize mode must be {known}, not {self.resize!r}")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], size: int | None = None) -> Self:
+        """What open_clip calls a preprocess_cfg; `size` is for those that do not say theirs.
+
+        >>> Preprocess.from_config({"size": [256, 256], "resize_mode": "squash"}).resize
+        'squash'
+        """
+        sides = config.get("size") or size or cls.size
+        width, height = (sides, sides) if isinstance(sides, int) else sides
+        if width != height:
+            raise ValueError(f"images must be square, not {width} x {height}")
+        return cls(
+            int(width),
+            _three(config.get("mean") or OPENAI_MEAN),
+            _three(config.get("std") or OPENAI_STD),
+            config.get("interpolation") or cls.interpolation,
+            config.get("resize_mode") or cls.resize,
+        )
 
     def __call__(self, image: Image.Image) -> np.ndarray:
         """Any image -> (3, size, size) float32."""
         return self.normalise(self.square(image))
 
     def square(self, image: Image.Image) -> Image.Image:
-        """The part the model will see: short side resized, centre crop, RGB."""
-        if self.convert == "first":
-            image = image.convert("RGB")
+        """The part the model will see, in RGB: all of it where it is squashed, else the centre."""
+        image, resampling = to_rgb(image), RESAMPLING[self.interpolation]
         width, height = image.size
         short, long = min(image.size), max(image.size)
+        if self.resize == "squash" and short > 0:
+            return image.resize((self.size, self.size), resampling)
         if short == 0 or long > _LONGEST_TO_SHORTEST * short:
             raise ValueError(
                 f"an image of {width} x {height} pixels cannot be cropped to a square: "
@@ -86,9 +118,9 @@ class Preprocess:
             )
         # Rounded down, and the product before the quotient, as torchvision does.
         width, height = (self.size * side // short for side in image.size)
-        image = image.resize((width, height), RESAMPLING[self.interpolation])
+        image = image.resize((width, height), resampling)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
-        return image.crop((left, top, left + self.size, top + self.size)).convert("RGB")
+        return image.crop((left, top, left + self.size, top + self.size))
 
     def normalise(self, square: Image.Image) -> np.ndarray:
         """An RGB image of the right size -> (3, size, size) float32."""
@@ -113,7 +145,60 @@ class Preprocess:
         >>> Preprocess(size=64).as_dict()["size"]
         64
         """
-        return {
+        values = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
         }
+        if self.resize == "shortest":
+            del values["resize"]
+        # Fingerprints were made of these values when there was a choice of when to convert and
+        # squashing was the only resize with a name: files from then are to be known again.
+        return values | {"convert": "first"}
+
+
+def _three(values: Any) -> tuple[float, float, float]:
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any image in RGB, greyscale of more than eight bits scaled and not clipped.
+
+    >>> to_rgb(Image.new("I;16", (1, 1), 65535)).getpixel((0, 0))
+    (255, 255, 255)
+    """
+    return eight_bits(image).convert("RGB")
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """Greyscale of 16 bits, whole numbers or floats -> "L"; any other image as it is.
+
+    Sixteen bits are divided by 257, so that 65,535 is white. Mode "I" (whole numbers) and "F"
+    (floats) do not say what white is, so the values decide: the smallest of 1 (floats only), 255
+    and 65,535 that is no less than the largest value, or that value itself beyond them. Floats may
+    pass a bound by a half, since resampling overshoots; their largest value is white then. Where
+    values are below zero there is no agreed black, and smallest to largest is black to white.
+    NaN is black.
+    """
+    if image.mode not in _DEEP:
+        return image
+    values = np.asarray(image).astype(np.float64)
+    low, high = _black_and_white(values, image)
+    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    shares = ((values - low) / (high - low)).clip(0, 1)
+    return Image.fromarray(np.rint(255 * shares).astype(np.uint8))
+
+
+def _black_and_white(values: np.ndarray, image: Image.Image) -> tuple[float, float]:
+    """The values that are to become 0 and 255."""
+    if image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in _SIXTEEN_BIT_FORMATS):
+        return 0.0, 65535.0
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        raise ValueError("none of its values is a finite number")
+    low, high = float(finite.min()), float(finite.max())
+    if low < 0:
+        return low, high if high > low else 0.0
+    bounds, slack = ((1.0, 255.0, 65535.0), 1.5) if image.mode == "F" else ((255.0, 65535.0), 1.0)
+    bound = next((bound for bound in bounds if high <= slack * bound), high)
+    return 0.0, max(bound, high)

@@ -9,14 +9,17 @@ TPT's paper and TDA's thus differ in prompts as well as in method: compare under
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from importlib import resources
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+
+from soba._files import parse_json
 
 
 def list_templates() -> list[str]:
@@ -51,6 +54,15 @@ def templates(name_or_path: str | os.PathLike[str]) -> tuple[str, ...]:
     raise ValueError(f"no file and no known templates: {asked!r}.{hint} Known: {', '.join(named)}")
 
 
+def templates_fingerprint(templates: Sequence[str]) -> str:
+    """What tells text features of these templates from those of others.
+
+    >>> templates_fingerprint(["a photo of a {}."])
+    '3849a0de'
+    """
+    return hashlib.sha256(json.dumps(list(templates)).encode()).hexdigest()[:8]
+
+
 def fill(template: str, class_name: str) -> str:
     """The sentence; underscores of the name become spaces.
 
@@ -74,7 +86,7 @@ def read_class_names(
     text = _text_of(path)
     if path.suffix.lower() == ".json":
         try:
-            names = json.loads(text)
+            names = parse_json(text)
         except ValueError as error:
             raise ValueError(f"{path}: not JSON: {error}") from error
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -93,7 +105,6 @@ def classifier(
     templates: Sequence[str],
     *,
     batch: int = 256,
-    step: Callable[[int, int], None] | None = None,
     allow_duplicates: bool = False,
 ) -> np.ndarray:
     """The text features to classify with, a unit row per class.
@@ -101,15 +112,14 @@ def classifier(
     Parameters
     ----------
     encode_texts
-        Sentences -> a row each; an encoder's own.
+        Sentences -> a row each; an encoder's own, whose `tokens` then say which names it reads
+        alike ("Cat" and "cat", for one). Where nothing tells, lower case is assumed.
     class_names, templates
         What to say; every template has one `{}`.
     batch
         Sentences per call: memory grows with this, not with classes x templates.
-    step
-        Called after each batch with the number of sentences done and their total.
     allow_duplicates
-        Whether two classes may have the same name; they would get the same row.
+        Whether two classes may have the same name, or be read alike; they would get the same row.
 
     Examples
     --------
@@ -129,8 +139,9 @@ def classifier(
     _check_names(
         class_names, lambda index: f"class_names[{index}]", "class_names", allow_duplicates
     )
+    if not allow_duplicates:
+        _check_read_apart(encode_texts, class_names, templates, batch)
 
-    total = len(class_names) * len(templates)
     sentences = (fill(template, name) for name in class_names for template in templates)
     sums: np.ndarray | None = None  # (C, d)
     done = 0
@@ -141,8 +152,6 @@ def classifier(
         # One row after the other: the sum does not depend on how the sentences were cut.
         np.add.at(sums, np.arange(done, done + len(texts)) // len(templates), rows)
         done += len(texts)
-        if step is not None:
-            step(done, total)
     assert sums is not None
     means = [f"the mean over templates of {name!r}" for name in class_names]
     return _unit(sums, means).astype(np.float32)
@@ -156,14 +165,14 @@ def _named() -> dict[str, str | list[str]]:
 
 def _templates_of(path: Path) -> tuple[str, ...]:
     lines = enumerate(_text_of(path).splitlines(), start=1)
-    found = tuple(
+    templates = tuple(
         _checked(line.strip(), f"{path}, line {number}")
         for number, line in lines
         if line.strip() and not line.lstrip().startswith("#")
     )
-    if not found:
+    if not templates:
         raise ValueError(f"{path}: no templates in it")
-    return found
+    return templates
 
 
 def _checked(template: str, where: str) -> str:
@@ -189,9 +198,55 @@ def _check_names(
             raise ValueError(f"{where(index)}: an empty class name")
         if first.setdefault(spoken, index) != index and not allow_duplicates:
             raise ValueError(
-                f"{where(index)}: {name!r} would be said like {where(first[spoken])}; "
-                "no image could be told apart by it (allow_duplicates=True keeps both)"
+                f"{where(index)}: {name!r} would be said like {where(first[spoken])}, "
+                f"{names[first[spoken]]!r}; no image could be told apart by it"
             )
+
+
+def _check_read_apart(
+    encode_texts: Callable[[Sequence[str]], np.ndarray],
+    names: Sequence[str],
+    templates: Sequence[str],
+    batch: int,
+) -> None:
+    """Raise if an encoder reads two class names alike in every template."""
+    groups = [list(names)]
+    for template in templates:
+        groups = [
+            alike for group in groups for alike in _alike(encode_texts, template, group, batch)
+        ]
+    for first, second, *_ in groups:
+        raise ValueError(
+            f"class names {first!r} and {second!r}: the same to this encoder; "
+            "no image could be told apart by them"
+        )
+
+
+def _alike(
+    encode_texts: Callable[[Sequence[str]], np.ndarray],
+    template: str,
+    names: list[str],
+    batch: int,
+) -> list[list[str]]:
+    """Those of the names that an encoder reads alike in this template, in groups."""
+    groups: dict[Hashable, list[str]] = {}
+    for start in range(0, len(names), batch):
+        some = names[start : start + batch]
+        sentences = [fill(template, name) for name in some]
+        for name, read in zip(some, _as_read(encode_texts, sentences), strict=True):
+            groups.setdefault(read, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _as_read(
+    encode_texts: Callable[[Sequence[str]], np.ndarray], sentences: list[str]
+) -> list[Hashable]:
+    """Of each sentence, all that matters to the encoder."""
+    tell = getattr(getattr(encode_texts, "__self__", None), "tokens", None)
+    tokens = None if tell is None else tell(sentences)
+    if tokens is None:
+        return [sentence.lower() for sentence in sentences]
+    return [tuple(row) for row in tokens.tolist()]
 
 
 def _spoken(name: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageOps
 
-from soba.encode.preprocess import Preprocess
+from soba.encode.preprocess import Preprocess, to_rgb
 
 AREA = (0.08, 1.0)  # of the image
 RATIO = (3 / 4, 4 / 3)  # width to height
@@ -90,7 +90,7 @@ class Views:
         rng = _generator(self.seed, key)
         out = np.empty((self.count, 3, size, size), np.float32)
         out[0] = self.preprocess(image)
-        rgb = image.convert("RGB")
+        rgb = to_rgb(image)
         for index in range(1, self.count):
             crop = resized_crop(rgb, draw_box(rng, *rgb.size), size)
             if rng.random() < FLIP:

@@ -5,16 +5,14 @@ Only the text is tuned, so images come as features, cached or fresh: (n, d), or 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from soba.adapt._arrays import Array, Batch, like
-from soba.adapt.base import _FORMAT as FORMAT
 from soba.adapt.base import Adapter
-from soba.encode.openclip import OpenClip
+from soba.encode.encoder import Encoder
 from soba.tune._prompts import Prompts
 from soba.tune._torch import torch
 
@@ -27,23 +25,23 @@ class PromptTuner(Adapter):
     Parameters
     ----------
     encoder
-        An :class:`OpenClip`: gradients flow through its text tower to the context vectors. Its
-        weights never change. Image features must come from the same encoder.
+        One with a `text_tower`: gradients flow through it to the context vectors. Its weights
+        never change. Image features must come from the same encoder.
     class_names
         In the order of the labels; underscores become spaces.
     template
         One prompt with `{}` for the class name; the words before it are what is tuned.
 
-    `text_features` are the zero-shot ones of the template, `scale` is the encoder's.
+    `text_features` are the zero-shot ones of the template, `logit_scale` is the encoder's.
     """
 
     def __init__(
-        self, encoder: OpenClip, class_names: Sequence[str], template: str = TEMPLATE
+        self, encoder: Encoder, class_names: Sequence[str], template: str = TEMPLATE
     ) -> None:
-        if not isinstance(encoder, OpenClip):
+        if not isinstance(encoder, Encoder):
             raise TypeError(
                 f"{self.name} needs gradients through a text tower: "
-                f"build it from an OpenClip encoder, not {type(encoder).__name__}"
+                f"build it from an encoder, not {type(encoder).__name__}"
             )
         if isinstance(class_names, str) or not all(isinstance(n, str) for n in class_names):
             raise TypeError("class_names must be a list of strings")
@@ -55,13 +53,14 @@ class PromptTuner(Adapter):
         self.class_names = tuple(name.replace("_", " ") for name in class_names)
         self.template = template
         sentences = [template.replace("{}", name) for name in self.class_names]
-        super().__init__(encoder.encode_texts(sentences), scale=encoder.logit_scale)
+        super().__init__(encoder.encode_texts(sentences), logit_scale=encoder.logit_scale)
         self._prompts = Prompts(encoder, self.class_names, template, context_tokens=self._places())
 
     def with_classes(self, class_names: Sequence[str]) -> Self:
         """What was learned, under other class names; what is bound to the old ones starts over."""
         twin = type(self)(self.encoder, class_names, self.template, **self.params)
-        twin._take_over(self)
+        with self._lock:
+            twin._take_over(self)
         return twin
 
     def with_text(self, text_features: Array) -> Self:
@@ -70,7 +69,7 @@ class PromptTuner(Adapter):
 
     # State: what the base does, with the encoder beside it --------------------------------------
 
-    def clone(self) -> Self:
+    def copy(self) -> Self:
         """An independent adapter in the same state, on the same encoder."""
         return type(self).from_state(self.state(), self.encoder)
 
@@ -85,37 +84,19 @@ class PromptTuner(Adapter):
         return state
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], encoder: OpenClip | None = None) -> Self:
+    def from_state(cls, state: dict[str, Any], encoder: Encoder | None = None) -> Self:
         """The adapter that :meth:`state` described, on the encoder it was made with."""
-        meta, arrays = state["meta"], state["arrays"]
-        encoder = meta.get("encoder") if encoder is None else encoder
-        if meta["format"] != FORMAT:
-            raise ValueError(f"state of format {meta['format']}, this version reads {FORMAT}")
-        if meta["adapter"] != cls.name:
-            raise ValueError(f"state of adapter {meta['adapter']!r}, not of {cls.name!r}")
+        meta, arrays = cls._checked_state(state)
         if encoder is None:
-            raise ValueError(f"{cls.name} needs its encoder: load(path, encoder=...)")
+            raise ValueError(f"{cls.card.name} needs its encoder: load(path, encoder=...)")
         if encoder.fingerprint != meta["fingerprint"]:
             raise ValueError(f"saved with another encoder than {encoder.name}")
         tuner = cls(encoder, meta["class_names"], meta["template"], **meta["params"])
-        tuner._restore({name: np.array(array) for name, array in arrays.items()}, meta)
+        tuner._take_up(arrays, meta)
         return tuner
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_state, (self.state(), self.encoder)
-
-    @classmethod
-    def _loaded(
-        cls,
-        path: str | os.PathLike[str],
-        arrays: dict[str, np.ndarray],
-        meta: dict[str, Any],
-        text: Array | None,
-        expected: dict[str, Any],
-    ) -> Self:
-        others = {name: value for name, value in expected.items() if name != "encoder"}
-        beside = meta | {"encoder": expected.get("encoder")}  # where from_state finds it
-        return super()._loaded(path, arrays, beside, text, others)
 
     # For methods to use -----------------------------------------------------------------------
 
@@ -130,11 +111,18 @@ class PromptTuner(Adapter):
 
     def _back(self, batch: Batch, logits: Sequence[Any]) -> Array:
         """Logits of all samples, as the caller's kind of array."""
-        rows = torch.stack(list(logits)) if logits else torch.empty(0, self.classes)
+        rows = torch.stack(list(logits)) if logits else torch.empty(0, self.n_classes)
         return like(batch, rows.detach().cpu().numpy())
 
-    def _logits(self, features: Any, text: Any) -> Any:
-        return self.scale * (features @ text.transpose(-1, -2))
+    def _cosine_logits(self, features: Any, text: Any) -> Any:
+        return self.logit_scale * (features @ text.transpose(-1, -2))
+
+
+def check_shapes(arrays: Mapping[str, np.ndarray], due: Mapping[str, Sequence[int]]) -> None:
+    """Raise if stored arrays are not of the shapes that are due."""
+    for name, shape in due.items():
+        if arrays[name].shape != tuple(shape):
+            raise ValueError(f"{name} of shape {arrays[name].shape}, where {tuple(shape)} is due")
 
 
 def entropies(logits: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Prompts whose first words are free vectors, run through the text tower of an open_clip model.
+"""Prompts whose first words are free vectors, run through the text tower of an encoder.
 
 [start][context vectors][class name and the rest of the template][end], as in CoOp. Gradients
 reach the context and nothing else. The context runs once for all classes, where the tower is
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from soba.encode.openclip import OpenClip
+from soba.encode.encoder import Encoder
 from soba.tune._torch import gradients, torch
 
 _AT_A_TIME = 1024 * 512 * 12  # states: of 1024 tokens in a ViT-B's text tower, half a gigabyte
@@ -21,7 +21,7 @@ _ALIKE = 0.75  # of the longest prompt beside it: a shorter one runs apart, rath
 
 
 class Prompts:
-    """The prompts of some classes, as a function of their common context vectors.
+    """The prompts of some classes, as a function of their context vectors, common or of each.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Prompts:
     @gradients()  # so that none of the tensors kept is of inference mode
     def __init__(
         self,
-        encoder: OpenClip,
+        encoder: Encoder,
         class_names: Sequence[str],
         template: str,
         *,
@@ -47,7 +47,10 @@ class Prompts:
         at_a_time: int | None = None,
     ) -> None:
         if encoder.text_tower is None:
-            raise ValueError(f"{encoder.name}: prompts cannot be tuned on a text tower of its kind")
+            raise ValueError(
+                f"{encoder.name}: prompts cannot be tuned on a text tower of its kind, where no "
+                "gradients pass; load_encoder(..., gradients=True) asks for one where they do"
+            )
         self._encoder = encoder
         self._tower = encoder.text_tower
         opening, _, closing = template.partition("{}")
@@ -73,13 +76,29 @@ class Prompts:
     def features(self, context: Any) -> Any:
         """Unit text features (C, d) under a context (M, w); (B, C, d) under B of them."""
         contexts = context if context.ndim == 3 else context[None]  # (B, M, w)
+        count = len(contexts)
+        parts = [(rows // count, rows % count, length) for rows, length in self._parts(count)]
+        rows = self._run(contexts, parts, share=self._tower.shares_openings)
+        by_class = rows.unflatten(0, (len(self._order), count))  # (C, B, d), in the order of length
+        by_class = by_class[self._order.argsort()]
+        return by_class.transpose(0, 1) if context.ndim == 3 else by_class[:, 0]
+
+    def features_of_each(self, contexts: Any) -> Any:
+        """Unit text features (C, d), each class under its own of the contexts (C, M, w)."""
+        parts = [(rows, self._order[rows], length) for rows, length in self._parts(1)]
+        return self._run(contexts, parts, share=False)[self._order.argsort()]
+
+    def _run(self, contexts: Any, parts: list[tuple[Any, Any, int]], *, share: bool) -> Any:
+        """(m, d) features of m prompts: places in the order of lengths, contexts, their length.
+
+        With `share` each context runs once for all prompts that begin with it.
+        """
         starts = self._embedded[:1, :1].expand(len(contexts), 1, self.width)
-        parts = list(self._parts(len(contexts)))
-        tokens = sum(len(rows) * length for rows, length in parts)
-        again = tokens > self._at_a_time and torch.is_grad_enabled() and context.requires_grad
-        with self._encoder.autocast():
+        tokens = sum(len(which) * length for which, _, length in parts)
+        again = tokens > self._at_a_time and torch.is_grad_enabled() and contexts.requires_grad
+        with self._tower.autocast():
             openings = torch.cat([starts, contexts.to(starts.dtype)], dim=1)
-            read = self._tower.read(openings) if self._tower.shares_openings else None
+            read = self._tower.read(openings) if share else None
             encoded = [
                 torch.utils.checkpoint.checkpoint(
                     self._encode,
@@ -93,9 +112,7 @@ class Prompts:
                 else self._encode(openings, read, *part)
                 for part in parts
             ]
-        rows = torch.cat(encoded).unflatten(0, (len(self._order), len(contexts)))  # (C, B, d)
-        found = rows[self._order.argsort()].transpose(0, 1)
-        return found if context.ndim == 3 else found[0]
+        return torch.cat(encoded)
 
     def _parts(self, contexts: int) -> Iterator[tuple[Any, int]]:
         """Rows of the (C, B) grid of prompts and contexts to run together, and their length."""
@@ -111,8 +128,9 @@ class Prompts:
             yield torch.arange(start, stop, device=self._ends.device), longest
             start = stop
 
-    def _encode(self, openings: Any, read: list[Any] | None, rows: Any, length: int) -> Any:
-        which, context = rows // len(openings), rows % len(openings)
+    def _encode(
+        self, openings: Any, read: list[Any] | None, which: Any, context: Any, length: int
+    ) -> Any:
         rest = self._embedded[which, openings.shape[1] : length]
         if read is None:
             sentences = torch.cat([_rows(openings, context), rest], dim=1)
@@ -153,7 +171,7 @@ class Prompts:
         An empty text shows how the tokenizer begins and ends: only where a start token comes
         first is the second place that of the first word.
         """
-        tokens = self._encoder.tokens([*texts, ""])
+        tokens = torch.as_tensor(self._encoder.tokens([*texts, ""]), device=self._encoder.device)
         start, end = tokens[-1, :2]
         ended = torch.nn.functional.pad((tokens[:, 1:] == end).int(), (0, 1), value=1)
         ends = 1 + ended.argmax(dim=1)  # behind the last place for a text that was cut

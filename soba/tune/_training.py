@@ -28,17 +28,19 @@ def train(
     """Train the parameters in place; returns the mean loss of each epoch.
 
     `samples` are (n, d), or (n, V, d) with V augmentations of each, of which every epoch draws
-    one: what random crops are to training on images.
+    one: what random crops are to training on images. As in Dassl an epoch leaves out the last batch
+    if it is incomplete, unless it is the only one.
     """
     device = parameters[0].device
     x, y = torch.as_tensor(samples).to(device), torch.as_tensor(targets).to(device)
     random = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=5e-4)
+    trained = len(x) - len(x) % batch_size or len(x)  # samples an epoch
     losses = []
     for epoch in range(epochs):
         optimiser.param_groups[0]["lr"] = rate(epoch, epochs, learning_rate, warm_up)
         total = 0.0
-        for rows in torch.randperm(len(x), generator=random).split(batch_size):
+        for rows in torch.randperm(len(x), generator=random)[:trained].split(batch_size):
             rows = rows.to(device)
             batch = x[rows]
             if x.ndim == 3:
@@ -49,7 +51,7 @@ def train(
             loss.backward()
             optimiser.step()
             total += float(loss.detach()) * len(rows)
-        losses.append(total / len(x))
+        losses.append(total / trained)
     return losses
 
 

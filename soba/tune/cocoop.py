@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from soba.adapt._arrays import Array, Batch
-from soba.encode.openclip import OpenClip
+from soba.adapt.card import Card
+from soba.encode.encoder import Encoder
 from soba.tune._base import TEMPLATE
 from soba.tune._torch import torch
 from soba.tune.coop import CoOp
@@ -23,11 +24,19 @@ class CoCoOp(CoOp):
     Parameters, and the view that is scored, are those of :class:`CoOp`.
     """
 
-    name: ClassVar[str] = "cocoop"
+    card: ClassVar[Card] = Card(
+        "cocoop",
+        title="CoCoOp",
+        colour="#7719ff",
+        family="tuner",
+        needs={"features", "labels", "gradients"},
+        provenance="official algorithm",
+        paper=CoOp.card.paper,
+    )
 
     def __init__(
         self,
-        encoder: OpenClip,
+        encoder: Encoder,
         class_names: Sequence[str],
         template: str = TEMPLATE,
         *,
@@ -52,7 +61,7 @@ class CoCoOp(CoOp):
 
     def _beginning(self) -> dict[str, Any]:
         random = torch.Generator().manual_seed(self.seed + 1)
-        hidden = max(1, self.width // 16)
+        hidden = max(1, self.dim // 16)
 
         def uniform(fan_in: int, *shape: int) -> Any:  # as torch initialises a linear layer
             bound = fan_in**-0.5
@@ -60,8 +69,8 @@ class CoCoOp(CoOp):
             return values.to(self.encoder.device)
 
         return super()._beginning() | {
-            "weight_in": uniform(self.width, hidden, self.width),
-            "bias_in": uniform(self.width, hidden),
+            "weight_in": uniform(self.dim, hidden, self.dim),
+            "bias_in": uniform(self.dim, hidden),
             "weight_out": uniform(hidden, self._prompts.width, hidden),
             "bias_out": uniform(hidden, self._prompts.width),
         }
@@ -70,15 +79,15 @@ class CoCoOp(CoOp):
         hidden = torch.relu(rows @ learned["weight_in"].T + learned["bias_in"])
         shift = hidden @ learned["weight_out"].T + learned["bias_out"]  # (n, w)
         text = self._prompts.features(learned["context"] + shift[:, None, :])  # (n, C, d)
-        return self._logits(rows[:, None, :], text)[:, 0]
+        return self._cosine_logits(rows[:, None, :], text)[:, 0]
 
     def _keep(self, learned: dict[str, Any]) -> None:
         self._learned = learned  # the text is another one for each image
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         self._require_fit()
         images = self._views(batch)[:, 0]
-        at_a_time = max(1, 4096 // self.classes)
+        at_a_time = max(1, 4096 // self.n_classes)
         with torch.no_grad():
             rows = [
                 row

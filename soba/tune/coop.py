@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch
-from soba.adapt._few_shot import FewShotAdapter, NotFittedError
+from soba.adapt._arrays import Array, Batch, unit_rows
 from soba.adapt.base import positive, whole
-from soba.encode.openclip import OpenClip
-from soba.tune._base import TEMPLATE, PromptTuner
+from soba.adapt.card import ONE_VIEW, Card, PaperSettings, PaperViews
+from soba.adapt.few_shot import FewShotAdapter, NotFittedError
+from soba.encode.encoder import Encoder
+from soba.tune._base import TEMPLATE, PromptTuner, check_shapes
 from soba.tune._torch import gradients, torch
 from soba.tune._training import train
 
@@ -31,7 +32,8 @@ class CoOp(PromptTuner, FewShotAdapter):
         How many random vectors, 16 in the paper's main runs; None: as many as the template's
         opening words have tokens, beginning with their embeddings.
     epochs, batch_size, learning_rate, warm_up
-        Of SGD with momentum; 1e-5 in the first `warm_up` epochs, then a cosine.
+        Of SGD with momentum; 1e-5 in the first `warm_up` epochs, then a cosine. Samples that fill
+        no batch are left out of an epoch, others each time; fewer than one batch are all used.
     seed
         Of the random vectors and the order of samples.
 
@@ -41,15 +43,22 @@ class CoOp(PromptTuner, FewShotAdapter):
     With an encoder at hand::
 
         tuner = CoOp(encoder, imagenet_names).fit(features, labels)
-        logits = tuner.with_classes(pet_names).predict(pet_features)
+        logits = tuner.with_classes(pet_names).logits(pet_features)
     """
 
-    name: ClassVar[str] = "coop"
-    needs: ClassVar[str] = "features, few-shot labels, encoder with text gradients"
+    card: ClassVar[Card] = Card(
+        "coop",
+        title="CoOp",
+        colour="#642e91",
+        family="tuner",
+        needs={"features", "labels", "gradients"},
+        provenance="official algorithm",
+        paper=PaperSettings(views=PaperViews(ONE_VIEW, ONE_VIEW, ONE_VIEW)),
+    )
 
     def __init__(
         self,
-        encoder: OpenClip,
+        encoder: Encoder,
         class_names: Sequence[str],
         template: str = TEMPLATE,
         *,
@@ -81,7 +90,7 @@ class CoOp(PromptTuner, FewShotAdapter):
 
     def _batch_logits(self, learned: dict[str, Any], rows: Any) -> Any:
         """(n, d) features -> (n, C) logits under what is learned."""
-        return self._logits(rows, self._prompts.features(learned["context"]))
+        return self._cosine_logits(rows, self._prompts.features(learned["context"]))
 
     @gradients()
     def _fit(self, rows: np.ndarray, targets: np.ndarray) -> None:
@@ -103,9 +112,9 @@ class CoOp(PromptTuner, FewShotAdapter):
         self._learned = learned
         with torch.no_grad():
             text = self._prompts.features(learned["context"])
-        self._tuned_text = (self.scale * text).cpu().numpy()
+        self._tuned_text = (self.logit_scale * text).cpu().numpy()
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         self._require_fit()
         images = batch.x[:, 0, :] if batch.views else batch.x
         return images @ self._mirror("tuned text", self._tuned_text, batch).T
@@ -117,13 +126,13 @@ class CoOp(PromptTuner, FewShotAdapter):
     # What FewShotAdapter asks for ---------------------------------------------------------------
 
     def _join_views(self, x: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return x, targets
+        return unit_rows(x), targets
 
     def _tune(self, val: tuple[np.ndarray, np.ndarray] | None) -> str:
         return "given"
 
     def _score(self, batch: Batch, features: Array) -> Array:
-        raise NotImplementedError  # `_predict` replaces CLIP's logits, it adds nothing to them
+        raise NotImplementedError  # `_logits` replaces CLIP's logits, it adds nothing to them
 
     def _take_over(self, other: Self) -> None:
         if other.tuned_on_ is not None:
@@ -140,5 +149,6 @@ class CoOp(PromptTuner, FewShotAdapter):
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         self.tuned_on_ = meta.get("tuned_on")
         if self.tuned_on_ is not None:
-            names = self._beginning()
-            self._keep({n: torch.as_tensor(arrays[n]).to(self.encoder.device) for n in names})
+            begin = self._beginning()
+            check_shapes(arrays, {name: tensor.shape for name, tensor in begin.items()})
+            self._keep({n: torch.as_tensor(arrays[n]).to(self.encoder.device) for n in begin})

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from soba.adapt.base import whole
-from soba.encode.openclip import OpenClip
+from soba.adapt.card import Card
+from soba.encode.encoder import Encoder
 from soba.tune._base import TEMPLATE, surest
 from soba.tune._torch import torch
 from soba.tune.tpt import TPT, share
@@ -34,12 +35,21 @@ class DiffTPT(TPT):
         Share of the surest among what is left.
     """
 
-    name: ClassVar[str] = "difftpt"
-    needs: ClassVar[str] = "views, generated views, encoder with text gradients"
+    card: ClassVar[Card] = Card(
+        "difftpt",
+        title="DiffTPT",
+        colour="#79364c",
+        family="tuner",
+        needs={"views", "generated views", "gradients"},
+        min_views=2,
+        episodic=True,
+        provenance="official algorithm",
+        paper=TPT.card.paper,
+    )
 
     def __init__(
         self,
-        encoder: OpenClip,
+        encoder: Encoder,
         class_names: Sequence[str],
         template: str = TEMPLATE,
         *,

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Array
-from soba.adapt._few_shot import NotFittedError
+from soba.adapt._arrays import Array, unit_rows
 from soba.adapt.base import positive, whole
+from soba.adapt.card import Card
+from soba.adapt.few_shot import NotFittedError
 from soba.adapt.tip_adapter import TipAdapter
 
 
@@ -29,22 +30,31 @@ class TipAdapterF(TipAdapter):
     seed
         Of the order of samples.
 
-    The others are those of :class:`TipAdapter`. Of (n, V, d) samples the keys begin as the mean of
-    the V augmentations, and every epoch trains on one of them, drawn at random.
+    The others are those of :class:`TipAdapter`. Of (n, V, d) samples the keys begin as Tip-Adapter
+    makes them, the mean of the V augmentations as they are; every epoch trains on one of these,
+    drawn at random and of unit length.
 
-    >>> tip = TipAdapterF(np.eye(2), scale=1.0).fit(np.array([[0.0, 1.0], [1.0, 0.0]]), [0, 1])
+    >>> shots = np.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> tip = TipAdapterF(np.eye(2), logit_scale=10.0).fit(shots, [0, 1])
     >>> tip.losses_[-1] < tip.losses_[0]
     True
     """
 
-    name: ClassVar[str] = "tip-adapter-f"
-    needs: ClassVar[str] = "features, few-shot labels, torch"
+    card: ClassVar[Card] = Card(
+        "tip-adapter-f",
+        title="Tip-Adapter-F",
+        colour="#8a240e",
+        family="few-shot",
+        needs={"features", "labels", "gradients"},
+        provenance="official algorithm",
+        paper=TipAdapter.card.paper,
+    )
 
     def __init__(
         self,
         text_features: Array,
         *,
-        scale: float = 100.0,
+        logit_scale: float = 100.0,
         alpha: float | None = None,
         beta: float | None = None,
         beta_range: float = 7.0,
@@ -56,7 +66,7 @@ class TipAdapterF(TipAdapter):
     ) -> None:
         super().__init__(
             text_features,
-            scale=scale,
+            logit_scale=logit_scale,
             alpha=alpha,
             beta=beta,
             beta_range=beta_range,
@@ -76,7 +86,7 @@ class TipAdapterF(TipAdapter):
         chosen = np.asarray(classes, np.int64)
         twin = type(self)(self.text_features[chosen], **self.params)
         if self.tuned_on_ is not None:
-            place = np.full(self.classes, -1, np.int64)
+            place = np.full(self.n_classes, -1, np.int64)
             place[chosen] = np.arange(len(chosen))
             kept = place[self._labels] >= 0
             arrays = {"keys": self._keys[kept], "labels": place[self._labels[kept]]}
@@ -87,16 +97,19 @@ class TipAdapterF(TipAdapter):
         """Search alpha and beta on labelled validation samples; the trained keys stay."""
         if self.tuned_on_ is None:
             raise NotFittedError(f"{self.name} needs labelled samples: call fit first")
-        self.tuned_on_ = self._tune(self._labelled(features, labels))
+        labelled = self._labelled(features, labels)
+        with self._lock:
+            self.tuned_on_ = self._tune(labelled)
         return self
 
     def _join_views(self, x: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return x, targets  # kept apart: training draws from them
 
     def _fit(self, rows: np.ndarray, targets: np.ndarray) -> None:
-        means = rows if rows.ndim == 2 else super()._join_views(rows, targets)[0]
+        means, views = rows, rows[:, None]
+        if rows.ndim == 3:
+            means, views = super()._join_views(rows, targets)[0], unit_rows(rows)
         super()._fit(means, targets)
-        views = rows if rows.ndim == 3 else rows[:, None, :]
         self._train(views[np.argsort(targets, kind="stable")])
 
     def _tune(self, val: tuple[np.ndarray, np.ndarray] | None) -> str:

@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 
 from soba.adapt._arrays import Array, Batch
 from soba.adapt.base import positive, whole
-from soba.encode.openclip import OpenClip
+from soba.adapt.card import AUGMIX, CROPS, Card, PaperSettings, PaperViews
+from soba.encode.encoder import Encoder
 from soba.tune._base import TEMPLATE, PromptTuner, marginal_entropy, surest
 from soba.tune._torch import gradients, plain, torch
 
 
 class TPT(PromptTuner):
-    """Test-time prompt tuning, anew for each image: nothing is kept, so `adapt` is `predict`.
+    """Test-time prompt tuning, anew for each image: nothing is kept, so `adapt` is `logits`.
 
     Parameters
     ----------
@@ -36,14 +37,21 @@ class TPT(PromptTuner):
         logits = tuner.adapt(views)  # (n, 64, d) -> (n, 2)
     """
 
-    name: ClassVar[str] = "tpt"
-    needs: ClassVar[str] = "views, encoder with text gradients"
-    least_views: ClassVar[int] = 2
-    episodic: ClassVar[bool] = True
+    card: ClassVar[Card] = Card(
+        "tpt",
+        title="TPT",
+        colour="#c70a39",
+        family="tuner",
+        needs={"views", "gradients"},
+        min_views=2,
+        episodic=True,
+        provenance="official algorithm",
+        paper=PaperSettings(views=PaperViews(CROPS, CROPS, AUGMIX)),
+    )
 
     def __init__(
         self,
-        encoder: OpenClip,
+        encoder: Encoder,
         class_names: Sequence[str],
         template: str = TEMPLATE,
         *,
@@ -64,7 +72,7 @@ class TPT(PromptTuner):
         optimiser = torch.optim.AdamW([context], lr=self.learning_rate)
         chosen = None
         for _ in range(self.steps):
-            logits = self._logits(views, self._prompts.features(context))
+            logits = self._cosine_logits(views, self._prompts.features(context))
             if chosen is None:  # the first step decides for all
                 chosen = self._choose(logits.detach())
             optimiser.zero_grad()
@@ -83,14 +91,14 @@ class TPT(PromptTuner):
                 "give features of shape (n, V, d), 64 views each in the paper"
             )
 
-    def _predict(self, batch: Batch) -> Array:
+    def _logits(self, batch: Batch) -> Array:
         views = self._views(batch)
         self._check_views(views.shape[1])
         rows = []
         for sample in views:
             context = self.tune(sample)
             with torch.no_grad():
-                rows.append(self._logits(sample[0], self._prompts.features(context)))
+                rows.append(self._cosine_logits(sample[0], self._prompts.features(context)))
         return self._back(batch, rows)
 
 

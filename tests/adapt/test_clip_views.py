@@ -13,7 +13,7 @@ VIEWS = example_views(FEATURES, 64)
 
 
 def test_the_surest_6_of_64_views():
-    found = soba.ClipViews(TEXT, scale=30.0).adapt(VIEWS)
+    found = soba.ClipViews(TEXT, logit_scale=30.0).adapt(VIEWS)
     for image, logits in zip(VIEWS, found, strict=True):
         said = [reference.clip(view, TEXT, 30.0) for view in image]
         surest = sorted(said, key=lambda one: one[3])[:6]

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from methods import FROM_TEXT
 
 import soba
+from soba._adapter_checks import check_order
 from soba.registry import adapter_class
-from soba.testing import CHECKS, Case, check_adapter, check_order
+from soba.testing import CHECKS, Case, check_adapter
 
 KINDS = {"numpy": np.asarray, "torch": torch.asarray}
 
@@ -14,16 +16,15 @@ KINDS = {"numpy": np.asarray, "torch": torch.asarray}
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", soba.list_adapters())
+@pytest.mark.parametrize("name", FROM_TEXT)
 def test_contract(name, kind, dtype, check):
     check(Case(adapter_class(name), KINDS[kind], dtype))
 
 
 VARIANTS = [
     ("soba", {"reading": reading, "classifier": classifier})
-    for reading in ("whitened", "gda", "dual", "ncm")  # "literal": see test_soba.py
+    for reading in ("whitened", "gda", "dual")  # "literal": see test_soba.py
     for classifier in ("linear", "l1", "l2")
-    # Distances to GDA's weights are not distances in feature space: they cancel to noise.
     if (reading, classifier) != ("gda", "l1")
 ] + [
     ("ncm", {"metric": "l1", "refresh": 7}),
@@ -35,7 +36,7 @@ VARIANTS = [
     ("tda", {"negative_alpha": 0.0}),
     ("soba+", {"capacity": None}),
     ("soba+", {"capacity": 2, "refresh": 10}),
-    ("soba+", {"refresh": "tenths", "total": 240, "scale": 100.0}),
+    ("soba+", {"refresh": "tenths", "total": 240, "logit_scale": 100.0}),
     ("soba+", {"max_gap": 5}),
     ("mta", {"iterations": 2, "inner": 3, "lambda_q": 0.0}),
     ("zero", {"keep": 1.0}),
@@ -57,7 +58,7 @@ def test_contract_with_a_horizon(check):
     check(Case(soba.SOBAPlus, params={"horizon": 80}))
 
 
-@pytest.mark.parametrize("name", soba.list_adapters())
+@pytest.mark.parametrize("name", FROM_TEXT)
 def test_numpy_and_torch_agree(name):
     one = Case(adapter_class(name), np.asarray)
     other = Case(adapter_class(name), torch.asarray)
@@ -79,9 +80,7 @@ def test_a_broken_adapter_is_found_out():
     class Leaky(soba.NCM):
         """Learns in predict."""
 
-        name = "ncm"
-
-        def _predict(self, batch):
+        def _logits(self, batch):
             return self._adapt(batch, None)
 
     with pytest.raises(AssertionError):
@@ -90,8 +89,7 @@ def test_a_broken_adapter_is_found_out():
 
 def test_a_method_that_is_episodic_only_in_name_is_found_out():
     class Remembers(soba.NCM):
-        name = "ncm"
-        episodic = True
+        card = soba.Card("remembers", episodic=True)
 
     with pytest.raises(AssertionError, match="another order"):
         check_order(Case(Remembers))

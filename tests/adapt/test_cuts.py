@@ -11,11 +11,7 @@ from soba.registry import adapter_class
 from soba.testing import assert_same_samples, example_stream
 
 # Few-shot methods learn nothing from a stream, and to episodic ones it is no stream.
-NAMES = [
-    name
-    for name in soba.list_adapters()
-    if name not in ("gda", "tip-adapter", "tip-adapter-f") and not adapter_class(name).episodic
-]
+NAMES = soba.list_methods(family="stream")
 
 
 @settings(max_examples=150, deadline=None)
@@ -40,14 +36,14 @@ def test_cuts(name, seed, n, classes, width, copies, refresh, capacity, cuts, kn
     # Some samples come twice under one id: the second time they teach nothing.
     again = np.random.default_rng(seed).integers(n, size=known)
     rows = np.concatenate([np.arange(n), again])
-    options = {"scale": 20.0}
+    options = {"logit_scale": 20.0}
     if "refresh" in adapter_class(name)(text).params:
         options |= {"refresh": refresh, "total": n}
     if "capacity" in adapter_class(name)(text).params:
         options["capacity"] = capacity
 
     def run(edges):
-        adapter = soba.adapter(name, text, **options)
+        adapter = soba.create_adapter(name, text, **options)
         out = [
             adapter.adapt(features[rows[a:b]], ids=ids[rows[a:b]])
             for a, b in itertools.pairwise(edges)
@@ -63,5 +59,5 @@ def test_cuts(name, seed, n, classes, width, copies, refresh, capacity, cuts, kn
         assert_same_samples(adapter, whole)
         assert np.abs(found - expected).max() <= 1e-5 * max(np.abs(expected).max(), 1.0)
         np.testing.assert_allclose(
-            adapter.predict(features), whole.predict(features), atol=1e-5 * np.abs(expected).max()
+            adapter.logits(features), whole.logits(features), atol=1e-5 * np.abs(expected).max()
         )

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import ReferenceQueue
 
+from soba.adapt._lifetimes import lifetimes
 from soba.adapt.queue import EntropyQueue
 
 CLASSES, WIDTH = 3, 2
@@ -49,7 +50,8 @@ def members(queue):
     return {k: items.ids[items.labels == k].tolist() for k in np.unique(items.labels).tolist()}
 
 
-capacities = st.sampled_from([1, 2, 3, 7, None])
+# Above 16 a queue makes room as it fills.
+capacities = st.sampled_from([1, 2, 3, 7, 17, 30, 1 << 20, None])
 
 
 @settings(max_examples=300, deadline=None)
@@ -94,15 +96,15 @@ def test_merge_is_commutative_associative_idempotent(data, capacity, one, two):
     for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
         merged = EntropyQueue(CLASSES, WIDTH, capacity)
         for index in order:
-            merged.merge(part(*pieces[index]))
+            merged.merge(part(*pieces[index]).items())
         same(merged, whole)
     left = part(*pieces[0])
     right = part(*pieces[1])
-    right.merge(part(*pieces[2]))
-    left.merge(right)
+    right.merge(part(*pieces[2]).items())
+    left.merge(right.items())
     same(left, whole)
-    left.merge(whole)
-    left.merge(left)
+    left.merge(whole.items())
+    left.merge(left.items())
     same(left, whole)
 
 
@@ -113,7 +115,7 @@ def test_lifetimes_tell_the_story_of_one_by_one(data, capacity, start):
     start = min(start, len(ids))
     queue = fill(capacity, [column[:start] for column in data])
     labels, entropies, ids, features = (column[start:] for column in data)
-    enters, leaves, old_leaves = queue.lifetimes(labels, entropies, ids)
+    enters, leaves, old_leaves = lifetimes(queue, labels, entropies, ids)
     present = {}
     for label in range(CLASSES):
         for rank in range(queue.sizes[label]):

@@ -7,7 +7,7 @@ from reference import ReferencePrototypes, ReferenceTDA
 import soba
 from soba.testing import example_stream
 
-READINGS = ["whitened", "gda", "dual", "literal", "ncm"]
+READINGS = ["whitened", "gda", "dual", "literal"]
 
 
 def close(found, expected):
@@ -26,6 +26,7 @@ CASES = [
     for reading in READINGS
     for classifier in ("linear", "l1", "l2")
     for refresh in ("tenths", "growth", 9)
+    if (reading, classifier) != ("gda", "l1")
     if refresh != 9 or (reading != "literal" and (reading, classifier) != ("dual", "l1"))
 ]
 
@@ -33,11 +34,11 @@ CASES = [
 @pytest.mark.parametrize(("reading", "classifier", "refresh"), CASES)
 def test_soba(reading, classifier, refresh):
     features, _, text = example_stream(n=300, classes=8, width=16, seed=3)
-    options = {"scale": 20.0, "capacity": 5, "reading": reading, "classifier": classifier}
+    options = {"logit_scale": 20.0, "capacity": 5, "reading": reading, "classifier": classifier}
     reference = ReferencePrototypes(text, **options)
     expected = reference.run(features, refresh)
     adapter = soba.SOBA(text, **options, refresh=refresh, total=300)
-    close(adapter.adapt(features), expected)
+    close(adapter.adapt(features, ids=np.arange(300)), expected)
     items = adapter.queue.items()
     for k, ids in reference.queue.members().items():
         assert items.ids[items.labels == k].tolist() == ids
@@ -50,9 +51,9 @@ def test_ncm(metric, classifier):
     features, _, text = example_stream(n=300, classes=8, width=16, seed=4)
     reading = "ncm" if metric == "cosine" else "means"
     reference = ReferencePrototypes(
-        text, scale=20.0, capacity=None, reading=reading, classifier=classifier
+        text, logit_scale=20.0, capacity=None, reading=reading, classifier=classifier
     )
-    adapter = soba.NCM(text, scale=20.0, capacity=None, metric=metric, refresh="growth")
+    adapter = soba.NCM(text, logit_scale=20.0, capacity=None, metric=metric, refresh="growth")
     close(adapter.adapt(features), reference.run(features, "growth"))
 
 
@@ -62,21 +63,21 @@ def test_unseen_classes(capacity):
     features, _, text = example_stream(n=200, classes=30, width=12, seed=5)
     text[3:] = -text[3:]
     for reading in ("whitened", "gda"):
-        reference = ReferencePrototypes(text, scale=20.0, capacity=capacity, reading=reading)
+        reference = ReferencePrototypes(text, logit_scale=20.0, capacity=capacity, reading=reading)
         expected = reference.run(features, "tenths")
         assert len(reference.queue.members()) < 20
         found = soba.SOBA(
-            text, scale=20.0, capacity=capacity, reading=reading, refresh="tenths", total=200
+            text, logit_scale=20.0, capacity=capacity, reading=reading, refresh="tenths", total=200
         )
         close(found.adapt(features), expected)
 
 
 def test_tda():
     features, _, text = example_stream(n=700, classes=8, width=16, seed=6)
-    reference = ReferenceTDA(text, scale=20.0)
+    reference = ReferenceTDA(text, logit_scale=20.0)
     expected = np.array([reference.adapt(row) for row in features])
     assert len(reference.negative) > 2, "the stream should reach the negative cache"
-    adapter = soba.TDA(text, scale=20.0)
+    adapter = soba.TDA(text, logit_scale=20.0)
     close(adapter.adapt(features), expected)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from rounding import assert_same_logits
 
 import soba
 from soba.adapt.soba import eigenbasis
@@ -11,7 +12,9 @@ FEATURES, LABELS, TEXT = example_stream(n=300, classes=6, width=16, seed=1)
 
 
 def adapted(reading, **options):
-    adapter = soba.SOBA(TEXT, scale=20.0, reading=reading, refresh="tenths", total=300, **options)
+    adapter = soba.SOBA(
+        TEXT, logit_scale=20.0, reading=reading, refresh="tenths", total=300, **options
+    )
     adapter.adapt(FEATURES)
     return adapter
 
@@ -24,14 +27,14 @@ def test_rotating_both_sides_changes_nothing():
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
     clip = 20.0 * FEATURES @ TEXT.T
     rotated = (FEATURES @ rotation) @ (means @ rotation).T
-    np.testing.assert_allclose(adapter.predict(FEATURES), clip + 15.0 * rotated, atol=1e-4)
+    np.testing.assert_allclose(adapter.logits(FEATURES), clip + 15.0 * rotated, atol=1e-4)
     np.testing.assert_allclose(
-        adapter.predict(FEATURES), clip + 15.0 * FEATURES @ means.T, atol=1e-4
+        adapter.logits(FEATURES), clip + 15.0 * FEATURES @ means.T, atol=1e-4
     )
     # Lengths do not change under a rotation either, so neither does the l2 classifier.
     gaps = np.linalg.norm(FEATURES[:, None] - means, axis=-1)
     np.testing.assert_allclose(
-        adapted("dual", classifier="l2").predict(FEATURES), clip - 15.0 * gaps, atol=1e-4
+        adapted("dual", classifier="l2").logits(FEATURES), clip - 15.0 * gaps, atol=1e-4
     )
 
 
@@ -44,19 +47,26 @@ def with_flipped_signs(monkeypatch, reading):
         return values, vectors * signs
 
     monkeypatch.setattr("soba.adapt.soba.eigenbasis", flipped)
-    return adapted(reading).predict(FEATURES)
+    return adapted(reading).logits(FEATURES)
 
 
 def test_the_literal_formula_depends_on_the_signs_of_eigenvectors(monkeypatch):
-    plain = adapted("literal").predict(FEATURES)
+    plain = adapted("literal").logits(FEATURES)
     assert np.abs(with_flipped_signs(monkeypatch, "literal") - plain).max() > 1.0
 
 
 @pytest.mark.parametrize("reading", ["whitened", "gda"])
 def test_our_readings_do_not(monkeypatch, reading):
-    plain = adapted(reading).predict(FEATURES)
-    assert np.array_equal(with_flipped_signs(monkeypatch, reading), plain)
-    # And they are what the eigenbasis says: rotate, scale the axes, (whitened) compare directions.
+    def refuse(*_):
+        raise AssertionError("eigenvectors were computed")
+
+    # They cannot depend on signs: no eigenvectors are computed at all.
+    for name in ("soba.adapt.soba.eigenbasis", "numpy.linalg.eigh", "numpy.linalg.svd"):
+        monkeypatch.setattr(name, refuse)
+    plain = adapted(reading).logits(FEATURES)
+    with pytest.raises(AssertionError, match="eigenvectors were computed"):
+        adapted("literal")
+    # And they are what any eigenbasis says: rotate, scale the axes, (whitened) compare directions.
     monkeypatch.undo()
     adapter = adapted(reading)
     items = adapter.queue.items()
@@ -87,21 +97,15 @@ def test_basis():
         soba.SOBA(TEXT).basis_  # noqa: B018
 
 
-def test_ncm_reading_is_the_baseline():
-    ours = soba.NCM(TEXT, scale=20.0, refresh="tenths", total=300)
-    ours.adapt(FEATURES)
-    np.testing.assert_allclose(adapted("ncm").predict(FEATURES), ours.predict(FEATURES), atol=1e-4)
-
-
 def test_plain_clip_until_there_is_something_to_say():
     zero_shot = soba.ZeroShot(TEXT).adapt(FEATURES)
     before = soba.SOBA(TEXT, refresh=50).adapt(FEATURES)
-    assert np.array_equal(before[:49], zero_shot[:49])
+    assert_same_logits(before[:49], zero_shot[:49])
     assert not np.allclose(before[49], zero_shot[49])
     # One class only; then two classes of one sample each, which have no scatter.
     text = np.eye(4)
     for stream in (np.repeat(text[:1], 5, 0), text[:2]):
-        assert np.array_equal(
+        assert_same_logits(
             soba.SOBA(text, refresh=1).adapt(stream), soba.ZeroShot(text).adapt(stream)
         )
 
@@ -114,13 +118,15 @@ def test_refresh_before_the_boundary_sample_is_scored():
     again.adapt(FEATURES[:99])
     assert again.statistics_ is None
     np.testing.assert_allclose(again.adapt(FEATURES[99]), out[99], rtol=1e-5)
-    np.testing.assert_allclose(again.predict(FEATURES[99]), out[99], rtol=1e-5)
+    np.testing.assert_allclose(again.logits(FEATURES[99]), out[99], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"reading": "rotated"},
+        {"reading": "ncm"},  # that is soba.NCM
+        {"reading": "gda", "classifier": "l1"},
         {"classifier": "cosine"},
         {"alpha": -1.0},
         {"alpha": float("nan")},
@@ -133,7 +139,7 @@ def test_refresh_before_the_boundary_sample_is_scored():
         {"max_gap": 2.5},
         {"capacity": True},
         {"refresh": "tenths", "total": 100.5},
-        {"scale": 1e39},
+        {"logit_scale": 1e39},
     ],
     ids=str,
 )
@@ -156,15 +162,22 @@ def test_copies_of_one_image_a_class_are_no_scatter(reading):
 
 
 def test_rows_of_any_size():
-    plain = soba.ZeroShot(TEXT).predict(FEATURES.astype(np.float32))
+    plain = soba.ZeroShot(TEXT).logits(FEATURES.astype(np.float32))
     for size in (1e-38, 1e-25, 1e-20, 1e20, 1e37):
         scaled = (FEATURES * size).astype(np.float32)
-        np.testing.assert_allclose(soba.ZeroShot(TEXT).predict(scaled), plain, rtol=1e-3)
+        np.testing.assert_allclose(soba.ZeroShot(TEXT).logits(scaled), plain, rtol=1e-3)
 
 
-def test_ids_run_out_with_an_error():
+def test_given_ids_and_counted_ones_do_not_collide():
     adapter = soba.SOBA(TEXT)
-    adapter.adapt(FEATURES[:2], ids=[2**63 - 2, -(2**63)])
-    with pytest.raises(ValueError, match="ids"):
-        adapter.adapt(FEATURES[2:5])
-    assert adapter.count == 2
+    adapter.adapt(FEATURES[:5])
+    adapter.adapt(FEATURES[5:10], ids=np.arange(5))
+    adapter.adapt(FEATURES[10:12], ids=[2**63 - 2, 7])
+    adapter.adapt(FEATURES[12:15])
+    assert adapter.n_seen == 15
+    given = [0, 1, 2, 3, 4, 7, 2**63 - 2]
+    assert sorted(adapter.queue.items().ids.tolist()) == [*range(-8, 0), *given]
+    for bad in (-1, -(2**63)):
+        with pytest.raises(ValueError, match=f"ids must be 0 or more, not {bad}"):
+            adapter.adapt(FEATURES[15], ids=[bad])
+    assert adapter.n_seen == 15

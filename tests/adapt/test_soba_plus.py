@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
+from rounding import assert_same_logits
 
 import soba
-from soba.adapt import soba_plus as module
-from soba.adapt.soba_plus import SOBAPlus, matching_temperature
-from soba.testing import example_stream
+from soba.adapt._arrays import read_batch
+from soba.adapt._evidence import candidate_type
+from soba.adapt._temperature import matching_temperature
+from soba.adapt.soba_plus import SOBAPlus
+from soba.testing import assert_same_state, example_stream
 
 FEATURES, LABELS, TEXT = example_stream(n=400, classes=6, width=20, seed=7)
 
@@ -69,20 +72,20 @@ def reference(features, labels, text, scale, capacity=16):
 
 @pytest.mark.parametrize("n", [18, 60, 400])
 def test_equals_the_formulas(n):
-    adapter = SOBAPlus(TEXT, scale=15.0, refresh=n)
+    adapter = SOBAPlus(TEXT, logit_scale=15.0, refresh=n)
     adapter.adapt(FEATURES[:n])
     items = adapter.queue.items()
     W, b, T = reference(items.features.astype(float), items.labels, TEXT, 15.0)
     expected = (15.0 * FEATURES @ TEXT.T + FEATURES @ W.T + b) / T
     np.testing.assert_allclose(
-        adapter.predict(FEATURES), expected, atol=2e-4 * np.abs(expected).max()
+        adapter.logits(FEATURES), expected, atol=2e-4 * np.abs(expected).max()
     )
-    assert (np.exp(items.extra.view(module._candidates(6))["log_prob"][:, 0, 0]) < 0.9).any()
+    assert (np.exp(items.extra.view(candidate_type(6))["log_prob"][:, 0, 0]) < 0.9).any()
 
 
 def test_what_is_not_known_falls_back_to_clip():
-    zero_shot = soba.ZeroShot(TEXT).predict(FEATURES)
-    assert np.array_equal(SOBAPlus(TEXT).predict(FEATURES), zero_shot)
+    zero_shot = soba.ZeroShot(TEXT).logits(FEATURES)
+    assert_same_logits(SOBAPlus(TEXT).logits(FEATURES), zero_shot)
     one_class = SOBAPlus(TEXT, refresh=1)
     one_class.adapt(np.repeat(TEXT[:1], 9, axis=0))
     assert one_class.statistics_ is None
@@ -92,16 +95,16 @@ def test_what_is_not_known_falls_back_to_clip():
 
 
 def test_explanation_adds_up():
-    adapter = SOBAPlus(TEXT, scale=15.0)
+    adapter = SOBAPlus(TEXT, logit_scale=15.0)
     before = adapter.explain(FEATURES[0])
     assert np.array_equal(before.queue, np.zeros(6))
-    np.testing.assert_allclose(before.logits, adapter.predict(FEATURES[0]), rtol=1e-5)
+    np.testing.assert_allclose(before.logits, adapter.logits(FEATURES[0]), rtol=1e-5)
     adapter.adapt(FEATURES)
     state = adapter.state()
     for row in FEATURES[:20]:
         found = adapter.explain(row)
-        np.testing.assert_allclose(found.logits, adapter.predict(row), atol=1e-4)
-        np.testing.assert_allclose(found.probabilities, adapter.predict_proba(row), atol=1e-5)
+        np.testing.assert_allclose(found.logits, adapter.logits(row), atol=1e-4)
+        np.testing.assert_allclose(found.probabilities, adapter.probabilities(row), atol=1e-5)
         assert np.abs(found.queue).max() > 0.01
         assert np.abs(found.text).max() > 0.001
     assert found.samples.shape == (6,)
@@ -118,7 +121,7 @@ def test_explanation_adds_up():
 def test_more_samples_of_a_class_move_weight_from_text_to_queue():
     shares = []
     for n in (40, 400):
-        adapter = SOBAPlus(TEXT, scale=15.0, refresh=n)
+        adapter = SOBAPlus(TEXT, logit_scale=15.0, refresh=n)
         adapter.adapt(FEATURES[:n])
         found = adapter.explain(FEATURES[0])
         shares.append((found.samples / (found.samples + found.text_worth)).mean())
@@ -128,33 +131,46 @@ def test_more_samples_of_a_class_move_weight_from_text_to_queue():
 def test_horizon_forgets():
     adapter = SOBAPlus(TEXT, horizon=100)
     for start in range(0, 400, 7):
-        adapter.adapt(FEATURES[start : start + 7])
-        seen = adapter.count
+        part = FEATURES[start : start + 7]
+        adapter.adapt(part, ids=np.arange(start, start + len(part)))
+        seen = adapter.n_seen
         ids = np.concatenate([queue.items().ids for queue in adapter._queues.values()])
         assert ids.min() >= seen - 100
         assert (ids >= seen - 50).any() or seen % 50 < 7
     never = SOBAPlus(TEXT)
-    never.adapt(FEATURES)
+    never.adapt(FEATURES, ids=np.arange(400))
     assert never.queue.items().ids.min() < 100
     for horizon in (0, 1, 2.5, "long", True):
         with pytest.raises(ValueError, match="horizon"):
             SOBAPlus(TEXT, horizon=horizon)
 
 
-def test_horizon_and_merge():
+def test_adapters_with_a_horizon_do_not_merge():
+    """Shards have no common time: a merge would count samples twice, and forget the wrong ones."""
+
     def learned(rows):
-        adapter = SOBAPlus(TEXT, horizon=100, capacity=None)
+        adapter = SOBAPlus(TEXT, horizon=100)
         adapter.adapt(FEATURES[rows], ids=rows)
         return adapter
 
-    one, two = np.arange(60), np.arange(60, 120)
-    ab, ba = learned(one).merge(learned(two)), learned(two).merge(learned(one))
-    assert ab.count == ba.count == 120
-    np.testing.assert_allclose(ab.predict(FEATURES), ba.predict(FEATURES), rtol=1e-4)
-    ab.adapt(FEATURES[120:180], ids=np.arange(120, 180))
-    kept = np.concatenate([queue.items().ids for queue in ab._queues.values()])
-    assert len(kept) <= 100
-    assert kept.min() >= 40
+    one = learned(np.arange(70))
+    before = one.state()
+    for other in (one, one.copy(), learned(np.arange(70, 120)), SOBAPlus(TEXT, horizon=100)):
+        with pytest.raises(ValueError, match=r"horizon \(100\): shards have no common time"):
+            one.merge(other)
+    assert_same_state(one.state(), before)
+
+
+def test_a_generation_keeps_its_age_under_other_text():
+    adapter = SOBAPlus(TEXT, horizon=100)
+    adapter.adapt(FEATURES[:80], ids=np.arange(80))  # 50 in the older generation, 30 in the younger
+    renamed = adapter.with_text(TEXT[::-1].copy())
+    for one in (adapter, renamed):
+        one.adapt(FEATURES[80:99], ids=np.arange(80, 99))
+        ages = [queue.items().ids for queue in one._queues.values()]
+        assert ages[0].min() >= 50 and ages[1].max() < 50
+        one.adapt(FEATURES[99:100], ids=[99])
+        assert one._queues["older"].items().ids.min() >= 50 and len(one.queue) == 0
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-4, 3e-3, 0.02])
@@ -169,10 +185,10 @@ def test_repeated_frames_do_no_harm(whurs19, noise):
         frames = frames + noise * rng.normal(size=frames.shape).astype(np.float32)
         adapter = SOBAPlus(features.text_features)
         adapter.adapt(frames)
-        right = adapter.predict(images).argmax(1) == features.labels
-        clip = soba.ZeroShot(features.text_features).predict(images).argmax(1) == features.labels
+        right = adapter.logits(images).argmax(1) == features.labels
+        clip = soba.ZeroShot(features.text_features).logits(images).argmax(1) == features.labels
         gains.append(100.0 * (right.mean() - clip.mean()))
-        assert np.abs(adapter.predict(images)).max() < 100.0
+        assert np.abs(adapter.logits(images)).max() < 100.0
     assert np.mean(gains) >= 0.0
 
 
@@ -203,23 +219,23 @@ def test_matching_temperature():
 
 
 def test_decide_abstains():
-    adapter = SOBAPlus(TEXT, scale=15.0)
+    adapter = SOBAPlus(TEXT, logit_scale=15.0)
     adapter.adapt(FEATURES)
-    probabilities = adapter.predict_proba(FEATURES)
-    decided = adapter.decide(FEATURES, unsure=0.7)
+    probabilities = adapter.probabilities(FEATURES)
+    decided = adapter.predict(FEATURES, min_confidence=0.7)
     sure = probabilities.max(1) >= 0.7
     assert 0 < sure.sum() < 400
     assert (decided[~sure] == -1).all()
     assert np.array_equal(decided[sure], probabilities.argmax(1)[sure])
-    assert np.array_equal(adapter.decide(FEATURES), probabilities.argmax(1))
-    assert adapter.decide(FEATURES[0]) == probabilities[0].argmax()
-    with pytest.raises(ValueError, match="unsure"):
-        adapter.decide(FEATURES, unsure=70)
+    assert np.array_equal(adapter.predict(FEATURES), probabilities.argmax(1))
+    assert adapter.predict(FEATURES[0]) == probabilities[0].argmax()
+    with pytest.raises(ValueError, match="min_confidence"):
+        adapter.predict(FEATURES, min_confidence=70)
 
 
 def test_the_bound_on_harm_and_the_gains(whurs19):
     """Every stress scenario, on real features: the figures of the docs."""
-    from soba.bench.stress import stress, summarise
+    from soba.studies.stress import stress, summarise
 
     features = soba.FeatureSet.load(whurs19)
     rows = summarise(stress(features, ["zero-shot", "tda", "soba", "soba+"]))
@@ -243,8 +259,8 @@ def test_the_bound_on_harm_and_the_gains(whurs19):
 
 def test_a_horizon_after_a_shift(whurs19):
     """On the second half, behind the change: at least as good as without a horizon."""
-    from soba.bench.scenarios import build
-    from soba.bench.stress import run_one
+    from soba.studies.scenarios import build
+    from soba.studies.stress import run_one
 
     features = soba.FeatureSet.load(whurs19)
     scores = {None: [], 800: []}
@@ -254,3 +270,22 @@ def test_a_horizon_after_a_shift(whurs19):
             record = run_one(SOBAPlus(stream.text_features, horizon=horizon), stream)
             found.append(record["second_half"])
     assert np.mean(scores[800]) >= np.mean(scores[None])
+
+
+def test_text_that_points_the_wrong_way_is_left_out():
+    """Class means that fall where the text rises: the slope of means on text is floored at 0."""
+    rng = np.random.default_rng(0)
+    words, labels = np.linalg.qr(rng.normal(size=(24, 24)))[0][:6], np.arange(240) % 6
+    away = np.ones(24) / 24**0.5  # a cone, as CLIP's, with the classes on the far side of it
+    stream = 3.0 * away - words[labels] + 0.05 * rng.normal(size=(240, 24))
+    text = away * 0.1 + words
+    # Pseudo-labels come from the text, so give the queue what CLIP could not.
+    adapter = SOBAPlus(text, refresh=240)
+    clip = adapter._clip(read_batch(stream, 24))
+    clip.labels[:] = labels
+    adapter._learn(clip, np.arange(240), np.arange(240))
+    adapter._settle()
+    found = adapter.explain(stream[0])
+    assert np.abs(found.queue).max() > 0.1
+    assert np.array_equal(found.text, np.zeros(6))
+    assert adapter.statistics_["model"][0] == 0.0

@@ -12,8 +12,8 @@ def test_the_surest_tenth_of_the_views_decides():
     features, _, text = example_stream(n=30, classes=4, width=12)
     views = features[:, None] + 0.3 * rng.normal(size=(30, 20, 12))
     views /= np.linalg.norm(views, axis=-1, keepdims=True)
-    queue = soba.TDA(text, scale=30.0, alpha=0.0, negative_alpha=0.0)
-    found = queue.adapt(views)
+    queue = soba.TDA(text, logit_scale=30.0, alpha=0.0, negative_alpha=0.0)
+    found = queue.adapt(views, ids=np.arange(30))
     expected, entropies, means = [], {}, {}
     for i in range(30):
         z = 30.0 * views[i] @ text.T
@@ -24,7 +24,7 @@ def test_the_surest_tenth_of_the_views_decides():
         mean = p[chosen].mean(0)
         entropies[i], means[i] = -(mean * np.log(mean)).sum(), views[i][chosen].mean(0)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    np.testing.assert_allclose(queue.predict(views), expected, rtol=1e-4)
+    np.testing.assert_allclose(queue.logits(views), expected, rtol=1e-4)
     items = queue._queues["positive"].items()
     for id_, entropy, feature in zip(
         items.ids.tolist(), items.entropies, items.features, strict=True
@@ -32,7 +32,7 @@ def test_the_surest_tenth_of_the_views_decides():
         np.testing.assert_allclose(entropy, entropies[id_], rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(feature, means[id_], atol=1e-5)  # not renormalised
         assert np.linalg.norm(feature) < 0.999
-    torch_logits = soba.TDA(text, scale=30.0, alpha=0.0, negative_alpha=0.0).adapt(
+    torch_logits = soba.TDA(text, logit_scale=30.0, alpha=0.0, negative_alpha=0.0).adapt(
         torch.asarray(views)
     )
     np.testing.assert_allclose(torch_logits.numpy(), expected, rtol=1e-4)
@@ -44,7 +44,7 @@ def test_many_views_in_blocks(name):
     rng = np.random.default_rng(1)
     features, _, text = example_stream(n=60, classes=300, width=16)
     views = features[:, None] + 0.1 * rng.normal(size=(60, 64, 16))
-    whole = soba.adapter(name, text).adapt(views)
-    single = soba.adapter(name, text)
+    whole = soba.create_adapter(name, text).adapt(views)
+    single = soba.create_adapter(name, text)
     parts = np.concatenate([single.adapt(views[i : i + 1]) for i in range(60)])
     np.testing.assert_allclose(whole, parts, atol=1e-5 * np.abs(whole).max())

@@ -16,8 +16,8 @@ VIEWS = VIEWS + 0.2 * np.random.default_rng(5).normal(size=VIEWS.shape)  # more 
 @pytest.mark.parametrize("views", [2, 10, 64])
 @pytest.mark.parametrize("keep", [0.3, 1.0])
 def test_votes_as_in_a_loop(views, keep):
-    adapter = soba.ZERO(TEXT, scale=20.0, keep=keep)
-    logits, shares = adapter.adapt(VIEWS[:, :views]), adapter.predict_proba(VIEWS[:, :views])
+    adapter = soba.ZERO(TEXT, logit_scale=20.0, keep=keep)
+    logits, shares = adapter.adapt(VIEWS[:, :views]), adapter.probabilities(VIEWS[:, :views])
     ties = 0
     for image, z, share in zip(VIEWS[:, :views], logits, shares, strict=True):
         winner, votes = reference.zero(image, TEXT, 20.0, keep)
@@ -36,7 +36,7 @@ def view(label, sure):
 
 def test_ties_walk_the_discarded_views():
     """Views of falling confidence; the first half of them votes."""
-    zero = soba.ZERO(np.eye(4), scale=10.0, keep=0.5)
+    zero = soba.ZERO(np.eye(4), logit_scale=10.0, keep=0.5)
 
     def winner(*labels):
         sureness = np.linspace(0.9, 0.5, len(labels))
@@ -54,7 +54,7 @@ def test_ties_walk_the_discarded_views():
 
 def test_a_tie_break_outvotes_nobody():
     zero = soba.ZERO(TEXT, keep=1.0)
-    shares = zero.predict_proba(VIEWS[:, :19])
+    shares = zero.probabilities(VIEWS[:, :19])
     assert (np.abs(shares * 19 - np.round(shares * 19)) < 0.02).all()
     assert np.isfinite(zero.adapt(VIEWS)).all()
 

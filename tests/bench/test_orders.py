@@ -45,6 +45,19 @@ def test_joined_sets_share_the_union_of_their_classes():
     assert joined.image_features.shape == (7, 4)
 
 
+def test_text_of_other_templates_is_joined_and_said_to_be_mixed():
+    classes = [("a", "b", "c")] * 2
+    prints = {"encoder_fingerprint": "tiny", "templates_fingerprint": "01234567"}
+    one = features(np.eye(3), [0, 1], **prints)
+    other = features(np.eye(3), [0, 1], **prints | {"templates_fingerprint": "fedcba98"})
+    assert join([one, one], classes)[0].templates_fingerprint == "01234567"
+    joined = join([one, other], classes)[0]
+    assert (joined.encoder_fingerprint, joined.templates_fingerprint) == ("tiny", None)
+    foreign = features(np.eye(3), [0, 1], **prints | {"encoder_fingerprint": "other"})
+    with pytest.raises(ValueError, match="different encoders do not mix"):
+        join([one, foreign], classes)
+
+
 def test_sets_that_do_not_fit_are_refused():
     one, other = features(np.eye(3), [0, 1]), features(np.eye(3), [0, 1], logit_scale=50.0)
     with pytest.raises(ValueError, match="another encoder"):

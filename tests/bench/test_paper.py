@@ -7,7 +7,7 @@ import pytest
 from conftest import REAL_DATA
 
 from soba.bench.paper import quoted
-from soba.registry import list_adapters
+from soba.registry import list_methods
 
 TOLERANCE = 0.01 + 1e-9  # cells and averages are both rounded to 0.01
 
@@ -92,7 +92,7 @@ def test_everything_is_marked_and_named_as_elsewhere():
     rows = quoted()
     assert {row.provenance for row in rows} == {"quoted"}
     assert {row.kind for row in rows} == {"cell", "average", "difference"}
-    assert {"zero-shot", "ncm", "soba", "tda", "tip-adapter"} <= set(list_adapters()) & {
+    assert {"zero-shot", "ncm", "soba", "tda", "tip-adapter"} <= set(list_methods()) & {
         row.method for row in rows
     }
 

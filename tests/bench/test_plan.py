@@ -4,7 +4,7 @@ import pytest
 from colours import Colours
 from tiny_clip import tiny_clip  # makes open_clip importable, which tpt and difftpt need
 
-from soba.bench.build import least_views
+from soba.bench.method_factory import min_views
 from soba.bench.plan import Plan
 from soba.registry import adapter_class
 
@@ -22,7 +22,7 @@ def test_methods_that_learn_from_a_share_of_the_views_need_enough_of_them():
 def test_the_methods_themselves_say_the_same(method):
     settings = {"fallback": True} if method == "difftpt" else {}
     tuner = adapter_class(method)(tiny_clip(), ["cat", "dog"], "a {}.", **settings)
-    least = least_views(method)
+    least = min_views(method)
     tuner._check_views(least)
     with pytest.raises(ValueError, match="views"):
         tuner._check_views(least - 1)

@@ -42,7 +42,7 @@ def test_without_labels_the_stream_still_says_which_alpha(whurs19):
     def run(alpha):
         adapter = soba.NCM(
             features.text_features,
-            scale=features.logit_scale,
+            logit_scale=features.logit_scale,
             alpha=alpha,
             refresh="tenths",
             total=len(order),

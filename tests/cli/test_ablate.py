@@ -1,19 +1,15 @@
 """`soba ablate`: what it leaves behind, run after run, and when it is killed."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from killed import killed_at
 from run_cli import refused, soba_command
 
 import soba
-from soba.bench import ablate
-from soba.bench.record_files import alone
-from soba.bench.results import read_results
+from soba._files import alone
+from soba.report.read import read_results
+from soba.studies import ablate
 from soba.testing import example_stream
 
 
@@ -76,20 +72,8 @@ def test_a_table_of_another_ablation_is_refused():
 
 
 def test_a_killed_run_keeps_the_files_it_had_done():
-    made("a.safetensors")
-    made("long.safetensors", n=3000)
-    arguments = ("ablate", "refresh", "a.safetensors", "long.safetensors", "--orders", "9")
-    env = os.environ | {"PYTHONPATH": str(Path(soba.__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "soba.cli", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=env,
-    )
-    while not Path("ablations/refresh.csv").exists() and process.poll() is None:
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    files = (made("a.safetensors"), made("late.safetensors"))
+    killed_at("ablations", "refresh.csv", 1, "ablate", "refresh", *files, "--orders", 1)
     assert files_in("ablations/refresh.csv") == ["a"]
     soba_command("ablate", "refresh", made("b.safetensors", seed=1), "--orders", 1)
     assert files_in("ablations/refresh.csv") == ["a", "b"]

@@ -1,14 +1,19 @@
 """The options of `soba bench`: what they do, and that none is ignored in silence."""
 
 import json
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from image_trees import Pictures, coop_tree, generated_split, imagenet_tree
 from PIL import Image
 from run_cli import refused, soba_command
 
+import soba
+from soba.datasets.icons import icons
 from soba.datasets.imagenet import folder_names
 
 
@@ -30,6 +35,10 @@ def pictures(tmp_path):
         (("cross", "--data", "."), "bench cross: say --model, ViT-B-16 or RN50 as in the paper"),
         (("ood", "--data", ".", "--methods", "ncm"), "bench ood: say --model"),
         (("ood", "--model", "tiny"), "bench ood: --data must be the folder"),
+        (("folder", ".", "--model", "tiny", "--data", "."), "bench folder: --data is for ood and"),
+        (("folder", ".", "--model", "tiny", "--datasets", "a"), "bench folder: --datasets is for"),
+        (("folder", "."), "bench folder: say --model"),
+        (("folder", "--model", "tiny"), "no folder was named"),
     ],
 )
 def test_options_without_effect_are_refused(arguments, message, tmp_path):
@@ -37,14 +46,19 @@ def test_options_without_effect_are_refused(arguments, message, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("benchmark", ["icons", "cross"])
-def test_the_papers_models_come_with_openais_weights(benchmark, tmp_path, pictures, monkeypatch):
+@pytest.mark.parametrize(
+    ("benchmark", "model"),
+    [("icons", "ViT-B-16"), ("cross", "ViT-B-16"), ("icons", "ViT-B-16/openai")],
+)
+def test_the_papers_models_come_with_openais_weights(
+    benchmark, model, tmp_path, pictures, monkeypatch
+):
     def stop(model, pretrained, **options):
         raise ValueError(f"asked for {model} with {pretrained}")
 
     for module in ("soba.cli.bench", "soba.cli._common"):  # by name: soba.cli.bench is the app
         monkeypatch.setattr(sys.modules[module], "load_encoder", stop)
-    options = ["--model", "ViT-B-16", "-o", tmp_path / "results"]
+    options = ["--model", model, "-o", tmp_path / "results"]
     if benchmark == "cross":
         coop_tree(tmp_path, pictures, "dtd", generated_split("dtd"))
         options += ["--data", tmp_path, "--datasets", "dtd", "--incomplete"]
@@ -59,6 +73,16 @@ def test_too_few_views_are_told_before_encoding(tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+def test_the_help_lists_what_a_benchmark_takes():
+    only = {"--data": "ood cross", "--incomplete": "ood cross", "--tda-listing": "ood"}
+    only |= {"--per-class": "icons", "--views": "ood cross icons folder"}
+    only |= {"--datasets": "ood cross icons", "--shots": "ood cross icons"}
+    for benchmark in ("ood", "cross", "icons", "folder"):
+        told = re.findall(r"--[\w-]+", soba_command("bench", benchmark, "--help"))
+        for option, takers in only.items():
+            assert (option in told) == (benchmark in takers.split()), (benchmark, option)
+
+
 def test_the_help_says_which_methods_views_bring(tmp_path):
     told = " ".join(re.sub(r"[│\n]", " ", soba_command("bench", "icons", "--help")).split())
     assert "from 2 views on also clip+views and zero, from 5 on mta" in told
@@ -66,6 +90,21 @@ def test_the_help_says_which_methods_views_bring(tmp_path):
     soba_command("bench", "icons", *options, "--views", 2)
     methods = {json.loads(p.read_text())["method"] for p in (tmp_path / "records").iterdir()}
     assert methods == {"zero-shot", "ncm", "tda", "soba", "soba+", "clip+views", "zero"}
+
+
+def test_tda_runs_with_its_constants_of_the_data_set_unless_they_are_fixed(tmp_path, pictures):
+    coop_tree(tmp_path / "data", pictures, "dtd", generated_split("dtd"))
+    options = ["bench", "cross", "--data", tmp_path / "data", "--datasets", "dtd", "--incomplete"]
+    options += ["--model", "tiny", "--methods", "tda", "--orders", 1, "-o", tmp_path / "results"]
+    shown = " ".join(soba_command(*options).split())
+    assert "tuned in an undocumented way: treat as tuned on the test data" in shown
+    shown = " ".join(soba_command(*options, "--fixed-constants").split())
+    assert "Other hyper-parameters than the paper's: TDA (beta 5, the paper's 3)." in shown
+    found = [json.loads(path.read_text()) for path in (tmp_path / "results/records").iterdir()]
+    assert sorted(record["hyper_parameters"]["beta"] for record in found) == [3, 5]
+    shown = soba_command("bench", "icons", "--fixed-constants", "-o", tmp_path / "icons", code=2)
+    assert "--fixed-constants: no method here has constants of a data set's own" in shown
+    assert not (tmp_path / "icons").exists()
 
 
 def test_an_incomplete_set_is_run_when_asked_for_and_says_so(tmp_path, pictures):
@@ -83,7 +122,7 @@ def test_an_incomplete_set_is_run_when_asked_for_and_says_so(tmp_path, pictures)
         out = soba_command(*options, "--incomplete")
         assert out.count("dtd: 94 of 1692 images, not the literature's split") == 1
         assert out.count("dtd: 93 of 1692 images, not the literature's split") == 1
-        assert "1 images could not be read and were left out" in out and torn.name in out
+        assert "1 image could not be read and was left out" in out and torn.name in out
     [path] = (results / "records").iterdir()
     record = json.loads(path.read_text())
     assert (record["samples"], record["left_out"], record["expected"]) == (93, 1692 - 93, 1692)
@@ -111,3 +150,61 @@ def test_stray_files_and_the_listing_of_tda(tmp_path, pictures):
     record = json.loads(path.read_text())
     assert (record["samples"], record["expected"], record["listing"]) == (370, 7500, "tda")
     assert record["left_out"] == 7500 - 370
+
+
+def test_any_labelled_folder_is_a_data_set(tmp_path):
+    """Class folders and a table; again, nothing is left to do; the report reads the records."""
+    classes = [name for name in icons("source", 1).class_names if " " not in name][:4]
+    for domain in ("source", "v2"):
+        drawn = icons(domain, 3, classes=classes)
+        for index in range(len(drawn)):
+            file = tmp_path / domain / drawn.class_names[drawn.labels[index]] / f"{index}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            drawn.image(index).save(file)
+    pictures = sorted((tmp_path / "v2").rglob("*.png"))
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in pictures]
+    (tmp_path / "listed.csv").write_text("\n".join(["path,label", *rows]))
+    options = ["bench", "folder", *(tmp_path / name for name in ("source", "v2", "listed.csv"))]
+    options += ["--model", "tiny", "--templates", "an icon of a {}.", "--orders", 2]
+    options += ["--methods", "zero-shot,soba+", "-o", tmp_path / "results"]
+    shown = soba_command(*options)
+    assert "Labelled folders, tiny" in shown and "12 records in" in shown
+    files = list((tmp_path / "results" / "records").iterdir())
+    records = [json.loads(path.read_text()) for path in files]
+    assert {(r["benchmark"], r["dataset"]) for r in records} == {
+        ("folder", name) for name in ("source", "v2", "listed")
+    }
+    score = {(r["dataset"], r["method"], r["seed"]): r["accuracy"] for r in records}
+    assert score["source", "zero-shot", 0] > 50  # four classes that the tiny CLIP knows
+    assert score["listed", "zero-shot", 0] == score["v2", "zero-shot", 0]  # the same images
+    before = {path: path.stat().st_mtime_ns for path in files}
+    soba_command(*options)
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+    page = tmp_path / "r.html"
+    soba_command("report", tmp_path / "results", "-o", page)
+    assert "Labelled folders" in page.read_text()
+    assert "has only a test split" in soba_command(
+        *options, "--tune-on", "val", "--methods", "tda", code=2
+    )
+
+
+def test_without_torch_all_are_those_that_do_without(tmp_path):
+    code = "import sys; sys.modules['torch'] = None; from soba.cli import main; main()"
+
+    def bench(methods):
+        options = ("--per-class", "1", "--orders", "1", "--datasets", "icons-hard", "--shots", "2")
+        return subprocess.run(
+            [sys.executable, "-c", code, "bench", "icons", "--methods", methods, *options],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"COLUMNS": "160", "PYTHONPATH": str(Path(soba.__file__).parents[1])},
+        )
+
+    done = bench("all")
+    assert done.returncode == 0, done.stderr
+    for method in ("coop", "histpt", "tip-adapter-f"):
+        assert f"{method} left out: needs torch and open_clip" in done.stderr
+    assert list(tmp_path.glob("results/records/*-soba+-*"))
+    done = bench("coop")
+    assert done.returncode == 2 and "error" in done.stderr and "torch" in done.stderr

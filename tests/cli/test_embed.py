@@ -3,13 +3,13 @@ import shutil
 
 import numpy as np
 import pytest
-from image_trees import Pictures, aircraft_tree
+from image_trees import Pictures, aircraft_tree, coop_tree, generated_split
 from onnx_models import image_tower, model_folder
 from run_cli import refused, soba_command
 
 from soba.datasets.icons import icons
 from soba.encode.onnx import OnnxEncoder
-from soba.encode.store import FeatureSet
+from soba.feature_set import FeatureSet
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,35 @@ def test_a_data_set_by_name(tmp_path, small_model):
     assert FeatureSet.load(path).class_names[0] == "707-320"
 
 
+def test_a_data_set_that_lacks_images(tmp_path, small_model):
+    coop_tree(tmp_path / "data", Pictures(tmp_path), "dtd", generated_split("dtd"))
+    path = tmp_path / "features.safetensors"
+    options = ("dtd", "--data", tmp_path / "data", "-o", path, "--model", small_model)
+    said = refused("embed", *options)
+    assert "dtd: the test split is not that of the literature" in said
+    assert "lists 94 test images, not 1692; --incomplete goes on" in said
+    printed = soba_command("embed", *options, "--incomplete")
+    assert "lists 94 test images, not 1692" in printed
+    assert "94 x 4 features, labelled, 47 classes" in printed
+
+
+def test_a_folder_with_images_and_folders(icon_folder, tmp_path, small_model):
+    folder = tmp_path / "icons"
+    shutil.copytree(icon_folder, folder)
+    shutil.copy(next(folder.glob("*/*.png")), folder / "loose.png")
+    (tmp_path / "names.txt").write_text("anchor\nbell\n")
+    options = ("embed", folder, "--model", small_model)
+    said = refused(*options, "-o", tmp_path / "a.safetensors")
+    assert "holds both images and folders of images" in said
+    assert "labelled=" not in said
+    soba_command(*options, "--labelled", "-o", tmp_path / "a.safetensors")
+    names = ("--classes-file", tmp_path / "names.txt")
+    soba_command(*options, "--unlabelled", *names, "-o", tmp_path / "b.safetensors")
+    found = [FeatureSet.load(tmp_path / f"{name}.safetensors") for name in "ab"]
+    assert [len(each) for each in found] == [20, 21]
+    assert [each.labels is None for each in found] == [False, True]
+
+
 def test_views(icon_folder, tmp_path, small_model):
     path = tmp_path / "features.safetensors"
     options = ("-o", path, "--model", small_model, "--batch", 8)
@@ -94,6 +123,24 @@ def test_broken_images_leave_with_their_labels(icon_folder, tmp_path, small_mode
     found.check_values()
     again = soba_command("embed", folder, "-o", path, "--model", small_model)
     assert f"{second}/{torn.name}: " in again
+
+
+def test_a_picture_that_was_replaced_is_named_and_encoded_anew(icon_folder, tmp_path, small_model):
+    folder = tmp_path / "icons"
+    shutil.copytree(icon_folder, folder)
+    arguments = ("embed", folder, "--model", small_model, "--batch", 3, "-o")
+    path = tmp_path / "features.safetensors"
+    soba_command(*arguments, path)
+    one, other = sorted(folder.glob("*/*.png"))[:2]
+    shutil.copy(other, one)
+    key = one.relative_to(folder)
+    assert f"replaced since the last run, and encoded anew: {key}\n" in soba_command(
+        *arguments, path
+    )
+    found = FeatureSet.load(path)
+    one, other = found.image_features[:2].astype(np.float32)
+    np.testing.assert_allclose(one, other, atol=1e-3)  # rows of one batch may round apart
+    assert "replaced" not in soba_command(*arguments, path)
 
 
 def test_a_flat_folder_needs_class_names(icon_stream, tmp_path, small_model):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import soba
+from soba.cli.stress import _stress_table
 from soba.testing import example_stream
 
 FEATURES, LABELS, TEXT = example_stream(n=120, classes=5, width=12)
@@ -28,6 +29,18 @@ def file(tmp_path):
     path = tmp_path / "features.npz"
     np.savez(path, image_features=FEATURES, text_features=TEXT, labels=LABELS)
     return path
+
+
+def test_the_logarithm_of_a_logit_scale_is_told_once_in_a_line(tmp_path):
+    path = tmp_path / "features.npz"
+    arrays = {"image_features": FEATURES, "text_features": TEXT, "labels": LABELS}
+    np.savez(path, **arrays, logit_scale=np.float32(4.6052))
+    lines = [line for line in run("eval", path, "--orders", 1).splitlines() if "arning" in line]
+    assert len(lines) == 1 and lines[0].startswith("warning: a logit scale of 4.6052")
+    assert lines[0].endswith("give exp(4.6052) = 100")
+    np.savez(path, **arrays, logit_scale=np.float32(0.5))
+    message = run("eval", path, code=2)
+    assert str(path) in message and "logit_scale must be 1 at least, not 0.5" in message
 
 
 def test_eval_prints_a_table_and_writes_records(file, tmp_path):
@@ -152,7 +165,9 @@ def test_bad_input_is_one_line_and_exit_code_2(file, tmp_path):
 
 
 def test_eval_unsure_and_its_curve(file, tmp_path):
-    out = run("eval", file, "--orders", 1, "--unsure", 0.5, "--curve", tmp_path / "curve.png")
+    out = run(
+        "eval", file, "--orders", 1, "--min-confidence", 0.5, "--curve", tmp_path / "curve.png"
+    )
     assert "answered" in out
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
@@ -170,6 +185,26 @@ def test_stress_prints_writes_and_draws(file, tmp_path):
     assert "learns from labels" in run("stress", file, "--methods", "gda", "--plot", plot, code=2)
 
 
+def test_bold_in_the_table_of_stress_is_the_best_of_a_row():
+    def row(scenario, method, gain):
+        more = {"scored": 38, "accuracy_mean": 70.0 + gain, "gain_worst": gain - 1}
+        error = {"calibration_error": 5.0 - gain}
+        return {"scenario": scenario, "method": method, "gain": gain} | more | error
+
+    gains = {"a": (0.0, -9.0, 2.04), "b": (0.0, 3.0, 2.96), "c": (0.0, -1.0, -0.5)}
+    methods = ["zero-shot", "soba", "soba+"]
+    summary = [
+        row(name, method, gain)
+        for name, own in gains.items()
+        for method, gain in zip(methods, own, strict=True)
+    ]
+    table = _stress_table(summary, methods, list(gains), "title")
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    bold = [[cell[6:-3] for cell in cells if cell.startswith("[bold]")] for cells in rows]
+    # Equal digits are equally good; where all lose, zero-shot is the best.
+    assert bold == [["+2.0/+1.0"], ["+3.0/+2.0", "+3.0/+2.0"], ["70.00"], ["+1.50"], ["3.50"]]
+
+
 def test_without_matplotlib_stress_says_so_before_it_works(file):
     code = "import sys; sys.modules['matplotlib'] = None; from soba.cli import main; main()"
     command = [sys.executable, "-c", code, "stress", str(file), "--methods", "ncm"]
@@ -181,7 +216,7 @@ def test_without_matplotlib_stress_says_so_before_it_works(file):
 
 def test_methods_and_help():
     out = run("methods")
-    assert all(name in out for name in soba.list_adapters())
+    assert all(name in out for name in soba.list_methods())
     assert "few-shot labels" in out
     assert soba.__version__ in run("--version")
     help_text = run("eval", "--help")

@@ -4,8 +4,8 @@ import pytest
 from report_records import OOD, grid, record
 from rich.console import Console
 
-from soba.bench.tables import tables
 from soba.cli._tables import drawn
+from soba.report.tables import tables
 
 
 def printed(records, width=160, **more):

@@ -10,7 +10,7 @@ import pytest
 from conftest import REAL_DATA
 from image_trees import aircraft_tree, coop_tree, generated_split
 
-from soba.datasets import check, class_names, load
+from soba.datasets import check, class_names, load, survey
 from soba.datasets._facts import catalogue, coop_class_names
 
 REAL = ("caltech101", "cars", "dtd", "eurosat", "flowers102", "pets", "ucf101")
@@ -50,20 +50,35 @@ def test_real_splits_load_as_they_are(name, tmp_path, pictures):
 
 
 @pytest.mark.parametrize("name", ["food101", "sun397"])
-def test_generated_splits_load_with_a_warning_about_the_count(name, tmp_path, pictures):
+def test_generated_splits_are_there_and_their_count_is_named(name, tmp_path, pictures):
     splits = generated_split(name)
     coop_tree(tmp_path / "data", pictures, name, splits, only=("train", "val", "test"))
     classes = len(coop_class_names(name))
     [problem] = check(name, tmp_path / "data")
     assert f"lists {2 * classes} test images, not {catalogue()[name].sizes['test']}" in problem
-    with pytest.warns(UserWarning, match=f"going on with {2 * classes} images"):
-        found = load(name, tmp_path / "data", check="warn")
+    found = survey(name, tmp_path / "data").image_set
     assert found.class_names == class_names(name)
     assert Counter(found.labels.tolist()) == dict.fromkeys(range(classes), 2)
     assert (
         len(load(name, tmp_path / "data", "train")) == 3 * classes
     )  # of unknown size: not checked
-    assert len(load(name, tmp_path / "data", "val", check=False)) == 2 * classes
+    assert len(survey(name, tmp_path / "data", "val").image_set) == 2 * classes
+
+
+def test_food101_as_coop_numbers_it(tmp_path, pictures):
+    """CoOp's split gives each folder its place among the sorted folders."""
+    folders = sorted(coop_class_names("food101"))
+    lines = [
+        [f"{folder}/{number}.jpg", label, folder]
+        for label, folder in enumerate(folders)
+        for number in range(300)
+    ]
+    coop_tree(tmp_path / "data", pictures, "food101", {"train": [], "val": [], "test": lines})
+    found = load("food101", tmp_path / "data")
+    assert len(found) == 30_300
+    for index in (16 * 300, 17 * 300):
+        folder = found.keys[index].partition("/")[0]
+        assert found.class_names[found.labels[index]] == folder.replace("_", " ")
 
 
 def test_aircraft_reads_its_text_files(tmp_path, pictures, no_image_is_opened):
@@ -107,8 +122,8 @@ def test_a_missing_class_is_named(dtd, no_image_is_opened):
     assert " and 26 more" in message
     assert "missing folders: banded" in message
     assert "no test image of 1 of 47 classes: 'banded' (label 0)" in message
-    with pytest.warns(UserWarning, match="going on with 1656 images"):
-        found = load("dtd", root, check="warn")
+    found = survey("dtd", root).image_set
+    assert len(found) == 1656
     assert len(found.class_names) == 47
     assert sorted(set(found.labels.tolist())) == list(range(1, 47))
 
@@ -192,7 +207,7 @@ def test_another_label_order_is_named(dtd, no_image_is_opened):
     (root / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(splits))
     [problem] = check("dtd", root)
     assert "other label order than CoOp's: label 0 is 'zigzagged', not 'banded'" in problem
-    found = load("dtd", root, check=False)  # the labels still mean what their names say
+    found = survey("dtd", root).image_set  # the labels still mean what their names say
     assert found.class_names[found.labels[0]] == "banded"
 
 
@@ -201,7 +216,7 @@ def test_a_damaged_split_file_or_no_file(dtd):
     file = root / "dtd" / "split_zhou_DescribableTextures.json"
     file.write_text(file.read_text()[:1000])
     with pytest.raises(ValueError, match=r"split_zhou_DescribableTextures.json: not one of CoOp's"):
-        load("dtd", root, check=False)
+        load("dtd", root)
     file.unlink()
     images.rename(root / "elsewhere")
     assert check("dtd", root) == [f"{file}: not found", f"{images}: not found"]

@@ -1,5 +1,7 @@
 """Anyone's images: class folders, flat folders, tables and lists."""
 
+import os
+
 import pytest
 
 from soba.datasets import load_images
@@ -46,6 +48,63 @@ def test_two_folders_of_one_class_are_both_named(tmp_path, pictures):
 def test_links_that_lead_nowhere_are_listed_so_that_they_can_be_reported(pets):
     (pets / "cat" / "d.png").symlink_to(pets / "gone.png")
     assert "cat/d.png" in load_images(pets).keys
+
+
+def unreadable(images):
+    """What the set lists and cannot open, with the reason."""
+    reasons = {}
+    for index, key in enumerate(images.keys):
+        try:
+            images.image(index)
+        except OSError as error:
+            reasons[key] = error.strerror or str(error)
+    return reasons
+
+
+def test_what_cannot_be_read_is_listed_and_says_why(pets):
+    (pets / "cat" / "circle.png").symlink_to("circle.png")
+    (pets / "cat" / "gone.png").symlink_to("nowhere.png")
+    os.mkfifo(pets / "cat" / "pipe.png")
+    (pets / "cat" / "again").symlink_to("..")
+    found = load_images(pets)
+    assert found.class_names == ("cat", "red panda")
+    assert len(found) == 3 + 4
+    assert unreadable(found) == {
+        "cat/again": "a folder without images of its own",
+        "cat/circle.png": "Too many levels of symbolic links",
+        "cat/gone.png": "No such file or directory",
+        "cat/pipe.png": "a pipe, socket or device, not a file",
+    }
+    assert len(from_folder(pets, labelled=False)) == 3 + 4
+
+
+def test_a_folder_that_may_not_be_listed_is_named(pets, monkeypatch):
+    # Not by chmod: the tests may run as root, who may list anything.
+    def refuse(function):
+        def call(path):
+            if os.path.basename(path) == "deep":
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path)
+
+        return call
+
+    monkeypatch.setattr(os, "scandir", refuse(os.scandir))
+    monkeypatch.setattr(os, "listdir", refuse(os.listdir))
+    found = load_images(pets)
+    assert found.keys == ("cat/c.webp", "red_panda/b.png", "red_panda/deep")
+    assert unreadable(found) == {"red_panda/deep": "Permission denied"}
+
+
+def test_a_folder_that_vanishes_while_it_is_listed_is_named(pets, monkeypatch):
+    real = os.scandir
+
+    def scandir(path):
+        if os.path.basename(path) == "deep":
+            os.rename(path, pets.parent / "elsewhere")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert unreadable(load_images(pets)) == {"red_panda/deep": "No such file or directory"}
 
 
 def test_folders_that_are_numbers_are_ordered_as_numbers(tmp_path, pictures):
@@ -127,7 +186,7 @@ def test_a_table_without_labels_and_with_a_root(table, pets, tmp_path):
         ("path,label\n,cat\n", None, "no path in rows 1"),
         ("path,label\ncat/c.webp,3\n", ["cat"], "classes, by name or by index: 3"),
         ("path,label\ncat/c.webp,cat\n", ["cat", "cat"], "by name or by index: cat"),
-        ("path,label\ncat/x.png,cat\n", None, "1 of 1 images missing: cat/x.png"),
+        ("path,label\ncat/x.png,cat\n", None, "list.csv: none of its images is there: cat/x.png"),
         ("path,label\ncat/c.webp,cat\ncat/c.webp,cat\n", None, "listed twice: cat/c.webp"),
         ("path,label\n", None, "holds no images"),
     ],
@@ -135,6 +194,12 @@ def test_a_table_without_labels_and_with_a_root(table, pets, tmp_path):
 def test_a_wrong_table_is_refused(table, text, names, message):
     with pytest.raises(ValueError, match=message):
         load_images(table(text), names)
+
+
+def test_rows_of_a_table_without_an_image_are_left_to_the_reader(table):
+    found = load_images(table("path,label\ncat/x.png,cat\ncat/c.webp,cat\n"))
+    assert found.labels.tolist() == [0, 0]
+    assert unreadable(found) == {"cat/x.png": "No such file or directory"}
 
 
 def test_a_table_that_is_no_text_is_named(pets):
@@ -153,8 +218,12 @@ def test_lists_and_patterns(pets):
     assert found.keys[0] == str(pets / "cat" / "c.webp")
     assert found.image(1).size == (8, 8)
     assert len(load_images(str(pets / "*" / "*.png"))) == 1
-    with pytest.raises(ValueError, match=r"gif: no image matches"):
+    with pytest.raises(ValueError, match=r"no image found: .*\*.gif"):
         load_images(str(pets / "*.gif"))
     missing = [pets / f"{i}.png" for i in range(12)]
-    with pytest.raises(ValueError, match=r"12 of 12 images not found: .*9.png and 2 more"):
+    with pytest.raises(ValueError, match=r"no image found: .*9.png and 2 more"):
         from_files(missing)
+    some = from_files([pets / "*.gif", pets / "cat" / "c.webp", missing[0]])
+    assert unreadable(some) == dict.fromkeys(
+        [str(pets / "*.gif"), str(missing[0])], "No such file or directory"
+    )

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from image_trees import imagenet_tree
 
-from soba.datasets import check, class_names, load
+from soba.datasets import check, class_names, load, survey
 from soba.datasets._facts import imagenet_classes
 from soba.datasets.imagenet import folder_names
 
@@ -52,8 +52,7 @@ def test_a_miniature_is_found_in_either_layout(name, expected, layout, tmp_path,
     classes = len(folder_names(name))
     assert f"{place}: {classes - 12} of {classes} classes missing or empty: " in problems[0]
     assert problems[1] == f"{place}: holds 24 images, not {expected}"
-    with pytest.warns(UserWarning, match="going on with 24 images"):
-        found = load(name, tmp_path, check="warn")
+    found = survey(name, tmp_path).image_set
     assert found.labels.tolist() == [label for label in range(100, 112) for _ in range(2)]
     assert found.class_names == class_names(name)
 
@@ -68,7 +67,7 @@ def test_names_of_classes_are_those_of_their_ids():
 
 def test_v2_labels_are_numbers_not_positions(tmp_path, pictures):
     imagenet_tree(tmp_path, pictures, "imagenet-v2", images=5, folders=["0", "1", "10", "2", "100"])
-    found = load("imagenet-v2", tmp_path, check=False)
+    found = survey("imagenet-v2", tmp_path).image_set
     assert [key.split("/")[0] for key in found.keys] == ["0", "1", "2", "10", "100"]
     assert found.labels.tolist() == [0, 1, 2, 10, 100]
 
@@ -129,7 +128,7 @@ def test_a_missing_class_is_named(tmp_path, pictures):
     shutil.rmtree(place / "n01443537")
     problems = check("imagenet-r", tmp_path)
     assert "1 of 200 classes missing or empty: n01443537 (goldfish)" in problems[0]
-    found = load("imagenet-r", tmp_path, check=False)
+    found = survey("imagenet-r", tmp_path).image_set
     assert set(found.labels.tolist()) == set(range(1, 200))  # no label has moved
 
 
@@ -153,7 +152,7 @@ def test_validation_images_that_were_never_sorted(tmp_path, pictures):
     assert "holds 12 images and no class folders: ILSVRC2012_val_00000000.JPEG" in problems[0]
     assert "and 2 more" in problems[0]
     with pytest.raises(ValueError, match="no test images found"):
-        load("imagenet", tmp_path, check=False)
+        load("imagenet", tmp_path)
 
 
 def test_renamed_files_and_wrong_folders(tmp_path, pictures):
@@ -231,13 +230,13 @@ def test_the_listing_of_tda_drops_sh(tmp_path, pictures):
 
     folders = folder_names("imagenet-a")[:10]
     imagenet_tree(tmp_path, pictures, "imagenet-a", images=300, folders=folders, file=file)
-    assert len(load("imagenet-a", tmp_path, check=False)) == 300
-    listed = load("imagenet-a", tmp_path, check=False, tda_listing=True)
+    assert len(survey("imagenet-a", tmp_path).image_set) == 300
+    listed = survey("imagenet-a", tmp_path, tda_listing=True).image_set
     assert listed.name == "imagenet-a-tda-listing"
     assert len(listed) == 200
     assert not any("sh" in key for key in listed.keys)
     with pytest.raises(ValueError, match="imagenet: the official TDA does not list its folders"):
-        load("imagenet", tmp_path, tda_listing=True)
+        survey("imagenet", tmp_path, tda_listing=True)
 
 
 def test_the_train_split_of_imagenet(tmp_path, pictures):
@@ -245,7 +244,7 @@ def test_the_train_split_of_imagenet(tmp_path, pictures):
         pictures.put(tmp_path / "imagenet/images/train" / wnid / f"{wnid}_1.JPEG")
     [problem] = check("imagenet", tmp_path, "train")
     assert "990 of 1000 classes missing or empty" in problem
-    assert len(load("imagenet", tmp_path, "train", check=False)) == 10
+    assert len(survey("imagenet", tmp_path, "train").image_set) == 10
     with pytest.raises(ValueError, match="has no val split"):
         load("imagenet", tmp_path, "val")
     with pytest.raises(ValueError, match="imagenet-a: has only a test split"):

@@ -1,5 +1,6 @@
 """Feature files: resumable at any byte, bounded in memory, without the broken images."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -10,14 +11,18 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from disks import full_disk
 from onnx_models import model_folder
 from PIL import Image
-from run_cli import soba_command
+from run_cli import refused, soba_command
 
+from soba._files import save_arrays
+from soba.datasets import ImageSet
 from soba.encode.extract import Extraction
 from soba.encode.onnx import OnnxEncoder
-from soba.encode.store import FeatureSet
+from soba.encode.prompts import templates_fingerprint
 from soba.encode.views import Views
+from soba.feature_set import FeatureSet, read_note
 
 
 class Noise:
@@ -35,6 +40,34 @@ class Noise:
             raise OSError(f"number {index} is torn")
         pixels = np.random.default_rng(index).integers(1, 255, (12, 10, 3), np.uint8)
         return Image.fromarray(pixels)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Photos(ImageSet):
+    """Images on disk, with a list of those that were opened."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "opened", [])
+
+    def image(self, index):
+        self.opened.append(index)
+        return super().image(index)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    root = tmp_path / "photos"
+    root.mkdir()
+    keys = tuple(Noise(11).keys)
+    for index, key in enumerate(keys):
+        Noise(11).image(index).save(root / key)
+    return lambda: Photos("photos", ("cat", "dog"), keys, root=root)
+
+
+def replace(path, number):
+    """Another picture under the same name."""
+    Noise(99).image(number).save(path.with_name("new.png"))
+    path.with_name("new.png").replace(path)
 
 
 class Stopped(Exception):
@@ -71,6 +104,22 @@ def leftovers(folder):
     return sorted(name for name in os.listdir(folder) if "partial" in name or name.startswith("."))
 
 
+def test_a_file_that_joins_both_fingerprints_is_known_again(job, encoder, tmp_path):
+    """As it was written before there were two."""
+    path = tmp_path / "features.safetensors"
+    made, joined = job().run(path), f"{encoder.fingerprint}-{templates_fingerprint(['a {}.'])}"
+    note, meta = read_note(path), {"fingerprint": joined}
+    assert note["job"]["encoder"] == joined
+    meta |= {name: getattr(made, name) for name in ("logit_scale", "class_names", "prompts")}
+    arrays = {name: getattr(made, name) for name in ("image_features", "text_features", "labels")}
+    save_arrays(path, arrays, {"soba": json.dumps(meta), "note": json.dumps(note)})
+    before = path.read_bytes()
+    again = job().run(path)
+    assert path.read_bytes() == before
+    assert again.encoder_fingerprint == encoder.fingerprint
+    assert again.templates_fingerprint == made.templates_fingerprint
+
+
 def test_what_the_file_holds(job, encoder, tmp_path):
     path = tmp_path / "features.safetensors"
     steps = []
@@ -81,12 +130,30 @@ def test_what_the_file_holds(job, encoder, tmp_path):
     assert made.labels.tolist() == [i % 2 for i in range(11) if i not in (1, 6)]
     assert (made.class_names, made.prompts) == (("cat", "dog"), ("a {}.",))
     assert made.logit_scale == encoder.logit_scale
-    assert made.fingerprint.startswith(encoder.fingerprint)
+    assert made.encoder_fingerprint == encoder.fingerprint
+    assert made.templates_fingerprint == templates_fingerprint(["a {}."])
     assert made.view_policy is None
     made.check_values()
     plain = encoder.encode_pixels(encoder.preprocess(Noise(11).image(10))[None])
     np.testing.assert_allclose(made.image_features[-1], plain[0], atol=1e-3)
     assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("views", [None, 3])
+def test_in_memory_it_is_what_the_file_holds(job, tmp_path, views):
+    stored = job(broken=[1, 6], views=views).run(tmp_path / "features.safetensors")
+    given, steps = job(broken=[1, 6], views=views), []
+    held = given.in_memory(lambda done, total: steps.append(done))
+    assert steps[-1] == 11 and given.broken.keys() == {1, 6}
+    np.testing.assert_allclose(held.image_features, stored.image_features, atol=1e-3)
+    fingerprints = ("encoder_fingerprint", "templates_fingerprint")
+    for name in ("keys", "class_names", "prompts", "view_policy", "logit_scale", *fingerprints):
+        assert getattr(held, name) == getattr(stored, name)
+    assert held.labels.tolist() == stored.labels.tolist()
+    with pytest.raises(ValueError, match="none of the 2 images could be read"):
+        job(count=2, broken=[0, 1]).in_memory()
+    with pytest.raises(ValueError, match="no images"):
+        job(count=0).in_memory()
 
 
 @pytest.mark.parametrize("views", [None, 3])
@@ -143,11 +210,226 @@ def test_killed_again_and_again_it_ends_in_the_same_bytes(icon_folder, tmp_path)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert path.exists() == finished
         assert leftovers(tmp_path)
-    assert "1 images could not be read" in soba_command(*arguments, path)
+    assert "1 image could not be read" in soba_command(*arguments, path)
     soba_command(*arguments, tmp_path / "undisturbed.safetensors")
     assert path.read_bytes() == (tmp_path / "undisturbed.safetensors").read_bytes()
-    # A killed process cannot remove its temporary file; the parts of the job are gone.
-    assert not list(tmp_path.glob("*.partial*"))
+    assert leftovers(tmp_path) == []
+
+
+def test_what_a_killed_run_left_goes_with_the_parts(job, tmp_path):
+    path = tmp_path / "features.safetensors"
+    with pytest.raises(Stopped):
+        job().run(path, step=stop_after(4))
+    for name in ("", ".partial.json"):  # as a kill while writing leaves them
+        (tmp_path / f".{path.name}{name}.0123abcd.tmp").write_text("half")
+    job().run(path)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+HELD = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
+from soba.encode import extract
+from soba.cli import main
+real = extract.encode
+def slow(*arguments, **settings):
+    for part in real(*arguments, **settings):
+        if part.start:
+            print("holding", flush=True)
+            sys.stdin.read()
+        yield part
+extract.encode = slow
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_run_is_refused_and_a_signal_keeps_what_is_done(
+    icon_folder, tmp_path, number, code
+):
+    path = tmp_path / "features.safetensors"
+    arguments = list(map(str, ["embed", icon_folder, "--batch", 8, "--threads", 1, "-o"]))
+    command = [sys.executable, "-c", HELD, *arguments, str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout.readline() == "holding\n"
+        before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+        assert f"{path}: another run is working on this file" in refused(*arguments, path)
+        assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+        first.send_signal(number)
+        _, said = first.communicate()
+    assert first.returncode == code, said
+    assert "interrupted: what is done is kept, the same command goes on" in said
+    assert "Traceback" not in said
+    rows = (tmp_path / "features.safetensors.partial").stat().st_size
+    assert rows == 8 * (2 * 128 + 8)
+    assert leftovers(tmp_path) == [f"{path.name}.partial", f"{path.name}.partial.json"]
+    soba_command(*arguments, path)
+    soba_command(*arguments, tmp_path / "undisturbed.safetensors")
+    assert path.read_bytes() == (tmp_path / "undisturbed.safetensors").read_bytes()
+
+
+def test_a_picture_replaced_after_the_run_is_encoded_anew(job, photos, tmp_path):
+    path = tmp_path / "features.safetensors"
+    job(images=photos()).run(path)
+    stale = path.read_bytes()
+    replace(photos().path(5), 50)
+    again = job(images=photos())
+    again.run(path)
+    assert (again.changed, sorted(again.images.opened)) == ([5], [4, 5, 6, 7])
+    assert path.read_bytes() != stale
+    job(images=photos()).run(tmp_path / "fresh.safetensors")
+    assert path.read_bytes() == (tmp_path / "fresh.safetensors").read_bytes()
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("views", [None, 3])
+def test_a_picture_replaced_between_two_runs_is_encoded_anew(job, photos, tmp_path, views):
+    path = tmp_path / "features.safetensors"
+    with pytest.raises(Stopped):
+        job(images=photos(), views=views, batch=6).run(path, step=stop_after(6))
+    for index in (1, 10):  # one that is done, and one that is not
+        replace(photos().path(index), 50 + index)
+    again = job(images=photos(), views=views, batch=6)
+    steps = []
+    again.run(path, step=lambda done, total: steps.append(done))
+    assert again.changed == [1]
+    first = range(6) if views is None else range(2)
+    assert set(range(11)) - set(again.images.opened) == set(range(6)) - set(first)
+    assert steps[0] == 6 - len(first)
+    assert (sorted(steps), steps[-1]) == (steps, 11)
+    job(images=photos(), views=views, batch=6).run(tmp_path / "fresh.safetensors")
+    assert path.read_bytes() == (tmp_path / "fresh.safetensors").read_bytes()
+
+
+def test_pictures_are_known_by_their_content(job, photos, tmp_path):
+    path = tmp_path / "features.safetensors"
+    job(images=photos()).run(path)
+    before = path.read_bytes()
+    for index in range(11):  # as if the folder had been copied
+        file = photos().path(index)
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(content)
+        os.utime(file, (index, index))
+    again = job(images=photos())
+    again.run(path)
+    assert (again.changed, again.images.opened) == ([], [])
+    assert path.read_bytes() == before
+
+
+def test_pictures_that_break_and_are_repaired(job, photos, tmp_path):
+    path = tmp_path / "features.safetensors"
+    lost, torn, whole = photos().path(1), photos().path(6), photos().path(10)
+    content = {file: file.read_bytes() for file in (lost, torn, whole)}
+    lost.unlink()
+    torn.write_bytes(b"torn")
+    first = job(images=photos())
+    first.run(path)
+    assert sorted(first.broken) == [1, 6]
+    same = job(images=photos())
+    same.run(path)
+    assert (same.changed, same.images.opened, same.broken) == ([], [], first.broken)
+    lost.write_bytes(content[lost])
+    whole.write_bytes(b"torn too")
+    again = job(images=photos())
+    made = again.run(path)
+    assert (again.changed, sorted(again.broken)) == ([1, 10], [6, 10])
+    assert made.keys == tuple(key for i, key in enumerate(photos().keys) if i not in (6, 10))
+    made.check_values()
+    job(images=photos()).run(tmp_path / "fresh.safetensors")
+    assert path.read_bytes() == (tmp_path / "fresh.safetensors").read_bytes()
+
+
+def test_pictures_that_are_gone_keep_their_rows(job, photos, tmp_path):
+    """A disk that is not mounted must not cost what was made of its pictures."""
+    path = tmp_path / "features.safetensors"
+    job(images=photos()).run(path)
+    before = path.read_bytes()
+    for index in range(11):
+        photos().path(index).unlink()
+    again = job(images=photos())
+    assert len(again.run(path)) == 11
+    assert (again.gone, again.changed, again.broken) == (list(range(11)), [], {})
+    assert path.read_bytes() == before
+    begun = job(images=photos())
+    with pytest.raises(ValueError, match="none of the 11 images"):
+        begun.run(tmp_path / "fresh.safetensors")
+
+
+def test_killed_while_it_encodes_anew(job, photos, tmp_path):
+    path = tmp_path / "features.safetensors"
+    job(images=photos()).run(path)
+    for index in (0, 5, 9):
+        replace(photos().path(index), 50 + index)
+    with pytest.raises(Stopped):
+        job(images=photos()).run(path, step=stop_after(4))
+    assert FeatureSet.load(path).keys == photos().keys  # the old file is still there
+    again = job(images=photos())
+    again.run(path)
+    assert sorted(again.images.opened) == list(range(4, 11))  # it went on where it was
+    job(images=photos()).run(tmp_path / "fresh.safetensors")
+    assert path.read_bytes() == (tmp_path / "fresh.safetensors").read_bytes()
+    assert leftovers(tmp_path) == []
+
+
+def test_rows_that_were_being_made_again_are_never_trusted(job, photos, tmp_path):
+    path, partial = tmp_path / "features.safetensors", tmp_path / "features.safetensors.partial"
+    with pytest.raises(Stopped):
+        job(images=photos()).run(path, step=stop_after(8))
+    before = photos().path(1).read_bytes()
+    replace(photos().path(1), 50)
+    with pytest.raises(Stopped):
+        job(images=photos()).run(path, step=stop_after(4))  # it is about to make rows 0 to 3
+    with partial.open("rb+") as file:
+        file.write(b"half a block")
+    photos().path(1).write_bytes(before)
+    job(images=photos()).run(path)
+    job(images=photos()).run(tmp_path / "fresh.safetensors")
+    found, fresh = FeatureSet.load(path), FeatureSet.load(tmp_path / "fresh.safetensors")
+    assert np.array_equal(found.image_features, fresh.image_features)
+
+
+def test_files_without_stamps_are_taken_as_they_are(job, photos, tmp_path):
+    path = tmp_path / "features.safetensors"
+    made = job(images=photos()).run(path)
+    note = read_note(path)
+    assert len(note.pop("stamps")) == 11 * 16
+    for odd in ({}, {"stamps": "00"}, {"stamps": "no number"}, {"stamps": 3}):
+        made.save(path, note=note | odd)
+        replace(photos().path(5), 50)
+        again = job(images=photos())
+        again.run(path)
+        assert (again.changed, again.images.opened) == ([], [])
+
+
+def test_a_link_is_written_through(job, tmp_path):
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "features.safetensors"
+    link.symlink_to("disk/features.safetensors")
+    with pytest.raises(Stopped):
+        job().run(link, step=stop_after(4))
+    assert leftovers(tmp_path) == []
+    assert len(leftovers(tmp_path / "disk")) == 2
+    again = job()
+    again.run(link)
+    assert sorted(again.images.opened) == list(range(4, 11))
+    assert link.is_symlink()
+    assert os.listdir(tmp_path / "disk") == ["features.safetensors"]
+
+
+def test_a_full_disk_is_said_and_nothing_is_lost(job, tmp_path):
+    path = tmp_path / "features.safetensors"
+    size = 11 * (4 * 2 + 8)
+    assert size < 1000  # so that the journal fits, and the rows of this many images do not
+    with full_disk(1000), pytest.raises(OSError, match=r"File too large: '.*features.*'"):
+        job(200).run(path)
+    again = job(200)
+    again.run(path)
+    assert 0 < len(again.images.opened) < 200
+    job(200).run(tmp_path / "fresh.safetensors")
+    assert path.read_bytes() == (tmp_path / "fresh.safetensors").read_bytes()
 
 
 def test_a_finished_file_is_left_alone(job, tmp_path):
@@ -211,6 +493,7 @@ def test_damaged_leftovers(job, tmp_path):
         content[:-9],
         "[]",
         "{}",
+        "[" * 100_000,
         json.dumps(json.loads(content) | {"broken": {"x": "y"}}),
     ):
         journal.write_text(damaged)
@@ -265,7 +548,7 @@ def test_bad_jobs(job, tmp_path):
         job(0).run(path)
     with pytest.raises(ValueError, match="would be said like"):
         job(names=("cat", "cat")).run(path)
-    assert job(names=("cat", "cat"), allow_duplicates=True).run(path).classes == 2
+    assert job(names=("cat", "cat"), allow_duplicates=True).run(path).n_classes == 2
     path.unlink()
     with pytest.raises(ValueError, match="none of the 3 images could be read; the first: number 0"):
         job(3, broken=range(3)).run(path)

@@ -11,14 +11,15 @@ import safetensors.torch
 import tiny_clip
 import torch
 from onnx import TensorProto, helper
-from onnx_models import SIZE, image_tower, model_folder, save, text_tower
+from onnx_models import SIZE, image_tower, int8, model_folder, save, text_tower, wide_weights
 from PIL import Image
 
 import soba.tiny
 from soba.datasets.icons import icons
-from soba.encode.load import load_encoder
+from soba.encode.encoder import load_encoder
 from soba.encode.onnx import OnnxEncoder
 from soba.encode.preprocess import Preprocess
+from soba.encode.prompts import classifier
 from soba.encode.tokens import ByteTokenizer
 
 TINY = Path(soba.tiny.__file__).parent
@@ -82,7 +83,7 @@ def test_rows_are_unit_and_do_not_depend_on_their_neighbours(tiny, pixels):
     assert tiny.encode_texts([]).shape == (0, 128)
     with pytest.raises(TypeError, match="not one string"):
         tiny.encode_texts("a cat")
-    with pytest.raises(ValueError, match=r"image\.onnx: cannot take input of shape \(1, 3, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"\(n, 3, 96, 96\), not \(1, 3, 8, 8\)"):
         tiny.encode_pixels(np.zeros((1, 3, 8, 8), np.float32))
 
 
@@ -107,6 +108,33 @@ def test_half_precision_inputs(tmp_path):
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-6)
 
 
+def cosines(found, expected):
+    return (found * expected).sum(axis=1)
+
+
+def test_int8_towers_stay_close_to_their_float_ones(tiny, pixels, tmp_path):
+    """Cosines of 0.9998 and 0.9995; with sums that overflow the texts fall to 0.9964."""
+    shutil.copy(TINY / "open_clip_config.json", tmp_path)
+    assert int8(TINY / "image.onnx", tmp_path / "image.onnx").count("ConvInteger") > 30
+    assert int8(TINY / "text.onnx", tmp_path / "text.onnx").count("MatMulInteger") > 10
+    encoder = OnnxEncoder.load(tmp_path, threads=1)
+    assert cosines(encoder.encode_pixels(pixels), tiny.encode_pixels(pixels)).min() > 0.999
+    assert cosines(encoder.encode_texts(TEXTS), tiny.encode_texts(TEXTS)).min() > 0.999
+    for tower in (encoder._image, encoder._text):  # with VNNI the cosines alone would not tell
+        options = tower._session.get_session_options()
+        assert options.get_session_config_entry("session.x64quantprecision") == "1"
+
+
+def test_int8_sums_of_large_weights_do_not_overflow(tmp_path):
+    """Where they do, the cosine is 0.983."""
+    floats = OnnxEncoder.load(wide_weights(tmp_path / "floats.onnx"))
+    assert "MatMulInteger" in int8(tmp_path / "floats.onnx", tmp_path / "bytes.onnx")
+    quantised = OnnxEncoder.load(tmp_path / "bytes.onnx")
+    bright = np.linspace(0.9, 1.0, 3 * 3 * SIZE**2, dtype=np.float32).reshape(3, 3, SIZE, SIZE)
+    found = cosines(quantised.encode_pixels(bright), floats.encode_pixels(bright))
+    assert found.min() > 0.9999
+
+
 def test_a_row_without_direction_is_not_hidden(tmp_path):
     encoder = OnnxEncoder.load(image_tower(tmp_path / "image.onnx"))
     rows = np.ones((2, 3, SIZE, SIZE), np.float32)
@@ -123,7 +151,7 @@ def test_a_folder_is_a_model(tmp_path):
     assert encoder.encode_texts(["a", "b"]).shape == (2, 4)
     text_tower(tmp_path / "mine" / "text.onnx", kind=TensorProto.INT32)
     again = load_encoder(str(tmp_path / "mine"))
-    np.testing.assert_array_equal(again.encode_texts(["a"]), encoder.encode_texts(["a"]))
+    np.testing.assert_allclose(again.encode_texts(["a"]), encoder.encode_texts(["a"]), atol=1e-6)
     with pytest.raises(ValueError, match="--pretrained has no place here"):
         load_encoder(str(tmp_path / "mine"), "openai")
 
@@ -136,6 +164,26 @@ def test_a_lone_image_tower(tmp_path):
     assert encoder.encode_pixels(encoder.preprocess(image)[None]).shape == (1, 4)
     with pytest.raises(ValueError, match=r"image\.onnx: has no text tower beside it"):
         encoder.encode_texts(["a"])
+
+
+def test_the_image_tower_of_a_folder_stands_for_the_folder(tmp_path):
+    folder = model_folder(tmp_path / "mine")
+    whole, by_file = (load_encoder(str(path)) for path in (folder, folder / "image.onnx"))
+    assert (by_file.name, by_file.fingerprint) == (whole.name, whole.fingerprint)
+    texts = ["a photo of a cat."]
+    np.testing.assert_array_equal(by_file.encode_texts(texts), whole.encode_texts(texts))
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "clip"])
+def test_class_names_in_other_letters_are_the_same_to_both_tokenizers(tmp_path, tokenizer):
+    folder = model_folder(tmp_path / "mine")
+    content = json.loads((folder / "open_clip_config.json").read_text())
+    content["soba"]["tokenizer"] = tokenizer
+    (folder / "open_clip_config.json").write_text(json.dumps(content))
+    encode = OnnxEncoder.load(folder).encode_texts
+    with pytest.raises(ValueError, match="'Cat' and 'cat': the same to this encoder"):
+        classifier(encode, ["Cat", "dog", "cat"], ["a photo of a {}."])
+    assert classifier(encode, ["cat", "cats", "dog"], ["a photo of a {}."]).shape == (3, 4)
 
 
 def test_clips_own_tokenizer_is_the_default_of_a_folder(tmp_path):
@@ -242,7 +290,7 @@ def test_towers_that_do_not_belong_together(tmp_path):
         ("[]", "not a model description"),
         ('{"model_cfg": {}}', "not a model description .*vision_cfg"),
         (None, "tokenizer must be bytes or clip, not 'words'"),
-        ("squash", "resize mode 'squash' is not supported"),
+        ("longest", "resize mode must be shortest or squash, not 'longest'"),
     ],
 )
 def test_descriptions_that_are_none(tmp_path, content, problem):
@@ -251,11 +299,26 @@ def test_descriptions_that_are_none(tmp_path, content, problem):
     whole = json.loads(config.read_text())
     if content is None:
         whole["soba"]["tokenizer"] = "words"
-    elif content == "squash":
-        whole["preprocess_cfg"]["resize_mode"] = "squash"
-    config.write_text(json.dumps(whole) if content in (None, "squash") else content)
+    elif content == "longest":
+        whole["preprocess_cfg"]["resize_mode"] = "longest"
+    config.write_text(json.dumps(whole) if content in (None, "longest") else content)
     with pytest.raises(ValueError, match=rf"open_clip_config\.json: .*{problem}"):
         OnnxEncoder.load(folder)
+
+
+def test_a_description_may_ask_for_squashed_images(tmp_path):
+    folder = model_folder(tmp_path / "mine")
+    plain = OnnxEncoder.load(folder)
+    config = folder / "open_clip_config.json"
+    whole = json.loads(config.read_text())
+    whole["preprocess_cfg"]["resize_mode"] = "squash"
+    config.write_text(json.dumps(whole))
+    squash = OnnxEncoder.load(folder)
+    assert squash.fingerprint != plain.fingerprint
+    wide = np.zeros((8, 40, 3), np.uint8)
+    wide[:, :12] = 255  # a bright edge that the centre does not show
+    picture = Image.fromarray(wide)
+    assert squash.preprocess(picture).max() == 1 and plain.preprocess(picture).max() == 0
 
 
 def test_a_folder_without_a_description_has_images_only(tmp_path):

@@ -1,5 +1,6 @@
 """open_clip models as encoders: real architectures with random weights, since none can be had."""
 
+import importlib.metadata
 import subprocess
 import sys
 import warnings
@@ -7,12 +8,15 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from onnx_models import model_folder
 from PIL import Image
 from safetensors.torch import save_file
 from tiny_clip import CONFIG, CONTEXT, open_clip, tiny_clip, tokenizer
 
-from soba.encode.openclip import OpenClip, SquashPreprocess
+from soba.encode._imports import no_open_clip
+from soba.encode.openclip import OpenClip
 from soba.encode.preprocess import Preprocess
+from soba.encode.prompts import classifier
 
 image_transform_v2, PreprocessCfg = (
     getattr(open_clip.transform, name) for name in ("image_transform_v2", "PreprocessCfg")
@@ -36,7 +40,7 @@ def unit(rows):
 
 
 def test_features_are_open_clips_own(real):
-    assert real.width == {"RN50": 1024, "ViT-B-16": 512}[real.name.partition(":")[0]]
+    assert real.width == {"RN50": 1024, "ViT-B-16": 512}[real.name.partition("/")[0]]
     assert real.logit_scale == pytest.approx(1 / 0.07, rel=1e-5)
     transform = image_transform_v2(PreprocessCfg(**real.model.visual.preprocess_cfg), False)
     ours = np.stack([real.preprocess(image) for image in images()])
@@ -61,7 +65,6 @@ def test_squashed_images_are_open_clips_own():
     for image in images():
         np.testing.assert_array_equal(encoder.preprocess(image), transform(image).numpy())
     assert encoder.preprocess.as_dict()["resize"] == "squash"
-    assert isinstance(encoder.preprocess, SquashPreprocess)
 
 
 def test_batches_do_not_matter_and_nothing_gives_nothing():
@@ -104,6 +107,17 @@ def test_towers_of_other_makes_run_as_open_clip_runs_them():
     assert encoder.text_tower is None
     expected = unit(encoder.model.encode_text(encoder.tokens(["a dog"])))
     np.testing.assert_allclose(encoder.encode_texts(["a dog"]), expected, atol=1e-6)
+
+
+def test_class_names_that_the_tokenizer_reads_alike_are_refused():
+    names, prompts = ["Cat", "cat"], ["a photo of a {}."]
+    as_they_are = classifier(tiny_clip().encode_texts, names, prompts)
+    assert as_they_are.shape == (2, 16)
+    lower = OpenClip(
+        tiny_clip().model, lambda texts: tokenizer([t.lower() for t in texts]), Preprocess(size=32)
+    )
+    with pytest.raises(ValueError, match="'Cat' and 'cat': the same to this encoder"):
+        classifier(lower.encode_texts, names, prompts)
 
 
 def test_the_model_is_frozen():
@@ -156,7 +170,7 @@ def test_local_files(known, tmp_path, suffix):
     loaded = OpenClip.load("tiny-clip", path, device="cpu", tokenizer=tokenizer)
     assert loaded.fingerprint == made.fingerprint
     np.testing.assert_array_equal(loaded.encode_texts(["dog"]), made.encode_texts(["dog"]))
-    assert loaded.name == f"tiny-clip:weights.{suffix}"
+    assert loaded.name == f"tiny-clip/weights.{suffix}"
 
 
 def test_wrong_files_are_named(known, tmp_path):
@@ -202,13 +216,13 @@ def test_openai_tags_get_quick_gelu(name, monkeypatch):
 
 
 def test_what_is_missing_is_said():
-    with pytest.raises(ValueError, match=r"RN50 needs weights.*openai.*'random'"):
+    with pytest.raises(ValueError, match=r"RN50 needs weights.*--pretrained.*openai.*random"):
         OpenClip.load("RN50")
     with pytest.raises(ValueError, match=r"opnai: neither a file nor a tag.*openai"):
         OpenClip.load("RN50", "opnai")
     with pytest.raises(ValueError, match=r"no model 'ViT-B16': did you mean ViT-B-16"):
         OpenClip.load("ViT-B16", "openai")
-    with pytest.raises(ValueError, match="leave pretrained out"):
+    with pytest.raises(ValueError, match="leave --pretrained out"):
         OpenClip.load("local-dir:somewhere", "openai")
     with pytest.raises(ValueError, match="precision must be one of"):
         OpenClip.load("RN50", "random", precision="int8")
@@ -227,3 +241,39 @@ def test_without_open_clip_the_import_says_what_to_install():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode != 0
     assert "needs torch and open_clip: pip install 'soba-tta[torch]'" in run.stderr
+
+
+def test_a_torchvision_of_another_torch_gets_a_remedy():
+    error = no_open_clip(RuntimeError("operator torchvision::nms does not exist"))
+    torch_version = importlib.metadata.version("torch")
+    assert f"torch {torch_version} and torchvision " in str(error)
+    assert "pip install --force-reinstall torch torchvision --index-url" in str(error)
+
+
+MISFIT = """
+import sys
+
+class Misfit:
+    def find_spec(self, name, *_):
+        if name == "open_clip":
+            raise RuntimeError("operator torchvision::nms does not exist")
+
+sys.meta_path.insert(0, Misfit())
+from soba.cli import main
+main()
+"""
+
+
+def test_the_command_says_the_remedy_for_models_and_for_the_tokenizer(tmp_path, icon_stream):
+    folder = model_folder(tmp_path / "mine")
+    config = folder / "open_clip_config.json"
+    config.write_text(config.read_text().replace('"bytes"', '"clip"'))
+    for model in (folder, "ViT-B-16"):
+        command = ["classify", icon_stream, "--classes", "a,b", "--model", model]
+        run = subprocess.run(
+            [sys.executable, "-c", MISFIT, *command], capture_output=True, text=True
+        )
+        assert run.returncode == 2
+        (line,) = run.stderr.splitlines()
+        assert line.startswith("error: torch ")
+        assert "do not fit together" in line and "pip install --force-reinstall" in line

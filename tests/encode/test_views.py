@@ -209,6 +209,15 @@ def test_any_mode_is_cut_in_rgb(mode):
     np.testing.assert_array_equal(views(image, 0), views(image.convert("RGB"), 0))
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_crops_of_deep_greyscale_are_scaled(dtype):
+    grey = picture().convert("L")
+    grey.putpixel((0, 0), 255)
+    deep = Image.fromarray((np.asarray(grey) * 257.0).astype(dtype))
+    views = Views(count=4, preprocess=SMALL)
+    np.testing.assert_allclose(views(deep, "a"), views(grey, "a"), atol=0.03)  # two of 256 shades
+
+
 def test_policy_says_all_that_matters():
     policies = [
         Views(),

@@ -6,9 +6,11 @@ import torch
 from soba.tune.difftpt import DiffTPT
 
 
-def test_filters_keep_what_the_official_code_keeps(encoder, names):
+@pytest.mark.parametrize("sureness", [0.1, 10.0])  # of the original: it is filtered too
+def test_filters_keep_what_the_official_code_keeps(encoder, names, sureness):
     tuner = DiffTPT(encoder, names, generated=63)
     logits = torch.randn(128, 5, generator=torch.Generator().manual_seed(0))
+    logits[0] *= sureness
     chosen = tuner._choose(logits)
     # By hand: 101 of the 127 by cosine, the original in front, 30 of the 102 by entropy.
     near = sorted(
@@ -18,6 +20,18 @@ def test_filters_keep_what_the_official_code_keeps(encoder, names):
     entropy = -(probabilities * probabilities.log()).sum(dim=1)
     kept = sorted([0, *near], key=lambda i: float(entropy[i]))[:30]
     assert chosen.tolist() == kept
+    assert (0 in kept) == (sureness > 1)
+
+
+def test_constants_are_the_official_codes(encoder, names):
+    assert DiffTPT(encoder, names, generated=63).params == {
+        "generated": 63,
+        "fallback": False,
+        "steps": 4,
+        "learning_rate": 5e-3,
+        "similar": 0.8,
+        "selection": 0.3,
+    }
 
 
 def test_without_generated_views_it_refuses(encoder, names, views):

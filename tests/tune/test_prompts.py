@@ -27,6 +27,11 @@ def expected(encoder):
         return encoder.model.encode_text(tokens, normalize=True).numpy()
 
 
+def close(found, expected):
+    """To 1e-5 of their size: small gradients are sums of large ones, and share their rounding."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("chunk", [1, 60, 100, None])
 @pytest.mark.parametrize("custom", [False, True])
 def test_initial_prompts_are_encode_text(custom, chunk):
@@ -137,7 +142,7 @@ def test_chunks_and_checkpoints_do_not_change_the_gradient(encoder):
     whole = gradient(None)
     assert whole.abs().max() > 0
     for chunk in (1, 60):
-        torch.testing.assert_close(gradient(chunk), whole, rtol=1e-4, atol=1e-6)
+        close(gradient(chunk), whole)
     assert all(p.grad is None for p in encoder.model.parameters())
 
 
@@ -158,7 +163,7 @@ def test_the_context_runs_once_for_all_classes(encoder, monkeypatch):
     monkeypatch.setattr(type(encoder.text_tower), "read", None)
     whole = passed()
     for found, expected in zip(shared, whole, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+        close(found, expected)
 
 
 def test_prompts_of_a_length_run_together(encoder):
@@ -187,7 +192,25 @@ def test_gradients_of_several_contexts_are_those_of_each(encoder, chunk):
     for together, context, weight in zip(contexts.grad, contexts.detach(), weights, strict=True):
         one = context.clone().requires_grad_()
         (prompts.features(one) * weight).sum().backward()
-        torch.testing.assert_close(together, one.grad, rtol=1e-4, atol=1e-5)
+        close(together, one.grad)
+
+
+@pytest.mark.parametrize("chunk", [60, None])  # 60: computed again in the backward pass
+def test_a_context_for_each_class(encoder, chunk):
+    """Features and gradients are those of the class under its context alone."""
+    random = torch.Generator().manual_seed(0)
+    prompts = Prompts(encoder, NAMES, TEMPLATE, at_a_time=chunk)
+    contexts = prompts.initial + 0.02 * torch.randn(5, 12, prompts.width, generator=random)
+    weights = torch.randn(5, 16, generator=random)
+    contexts.requires_grad_()
+    text = prompts.features_of_each(contexts)
+    (text * weights).sum().backward()
+    for k, context in enumerate(contexts.detach()):
+        one = context.clone().requires_grad_()
+        alone = prompts.features(one)[k]
+        torch.testing.assert_close(text[k], alone)
+        (alone * weights[k]).sum().backward()
+        torch.testing.assert_close(contexts.grad[k], one.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_free_places_in_front_of_the_class(encoder):

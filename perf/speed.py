@@ -1,0 +1,193 @@
+"""Speed and memory of the adapters, as ratios measured in one run on one thread.
+
+    python perf/speed.py            the table of the design: minutes
+    python perf/speed.py --small    every row once, on little data: seconds
+
+Each row prints its ratio beside its bar; the command fails if a ratio passes its bar. A ratio
+divides two times of the same run, taken in turns, so a busy machine slows both. With `--small`
+the rows show that everything runs, and no bar holds: so little data measures nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"  # before numpy starts its threads
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import soba
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
+from reference import ReferenceTDA
+
+
+@dataclass
+class Row:
+    what: str
+    value: float
+    bar: float
+    unit: str = "x"
+    at_least: bool = False  # the bar is a minimum
+
+    def passes(self) -> bool:
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+    def __str__(self) -> str:
+        sign = ">=" if self.at_least else "<="
+        return f"{self.what:<66}{self.value:>9.2f}{self.unit:<3} {sign} {self.bar:g}{self.unit}"
+
+
+def features(n: int, classes: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """A stream with clusters, so that all classes fill up; and text features for it."""
+    rng = np.random.default_rng(0)
+    text = rng.normal(size=(classes, width)).astype(np.float32)
+    stream = text[rng.integers(classes, size=n)] * 0.5
+    stream += rng.normal(size=(n, width)).astype(np.float32)
+    return (unit(stream), unit(text))
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def ratio(work: Callable[[], object], base: Callable[[], object], rounds: int) -> float:
+    """Median of work / base, one after the other, several times."""
+    base()
+    return float(np.median([seconds(work) / seconds(base) for _ in range(rounds)]))
+
+
+def bulk(small: bool) -> list[Row]:
+    n, classes, width = 5_000 if small else 50_000, 1000, 512
+    stream, text = features(n, classes, width)
+
+    def zero_shot() -> None:
+        (stream @ text.T).argmax(axis=1)
+
+    def soba_tenths() -> None:
+        soba.SOBA(text, refresh="tenths", total=n).adapt(stream)
+
+    def soba_plus() -> None:
+        soba.SOBAPlus(text).adapt(stream)
+
+    size = f"{n:,} x {width}, C={classes}"
+    rounds = 1 if small else 7
+    return [
+        Row(f"SOBA.adapt, tenths, {size} / zero-shot", ratio(soba_tenths, zero_shot, rounds), 4.0),
+        Row(f"SOBAPlus.adapt, {size} / zero-shot", ratio(soba_plus, zero_shot, rounds), 4.5),
+    ]
+
+
+def one_by_one(small: bool) -> list[Row]:
+    n, classes, width = 1_500 if small else 50_000, 1000, 512
+    stream, text = features(n, classes, width)
+    adapter = soba.SOBA(text)
+    scaled = 100.0 * text
+    ours, base = np.empty(n), np.empty(n)
+    for i in range(n):
+        row = stream[i : i + 1]
+        start = time.perf_counter()
+        logits = row @ scaled.T
+        e = np.exp(logits - logits.max())
+        e /= e.sum()
+        between = time.perf_counter()
+        adapter.adapt(row)
+        ours[i], base[i] = time.perf_counter() - between, between - start
+    what = f"SOBA.adapt one by one, {n:,} rows, growth: "
+    tail = np.quantile(ours, 0.999) / np.median(base)
+    return [
+        Row(f"{what}p50 / zero-shot p50", np.median(ours) / np.median(base), 4.0),
+        Row(f"{what}p99.9 / zero-shot p50", tail, 10.0),
+        Row(f"{what}slowest call", ours.max() * 1e3, 150.0, "ms"),
+    ]
+
+
+def tda(small: bool) -> list[Row]:
+    n, classes, width = 1_000 if small else 6_000, 1000, 512
+    stream, text = features(n, classes, width)
+    reference, adapter = ReferenceTDA(text, dtype=np.float32), soba.TDA(text)
+    out: dict[str, np.ndarray] = {}
+    slow = seconds(lambda: out.update(slow=np.array([reference.adapt(row) for row in stream])))
+    fast = seconds(lambda: out.update(fast=adapter.adapt(stream)))
+    differ = int((out["slow"].argmax(axis=1) != out["fast"].argmax(axis=1)).sum())
+    if differ > n // 1000:
+        raise SystemExit(f"TDA disagrees with the reference on {differ} of {n} rows")
+    what = f"TDA.adapt, {n:,} rows, C={classes}, {differ} differ: times faster than dictionaries"
+    return [Row(what, slow / fast, 20.0, "x", at_least=True)]
+
+
+def memory(small: bool) -> list[Row]:
+    early, late = (10_000, 30_000) if small else (100_000, 1_000_000)
+    classes, width = (100, 64) if small else (1000, 512)
+    stream, text = features(10_000, classes, width)
+    adapter = soba.SOBA(text)
+    sizes = {}
+    for count in range(0, late, len(stream)):
+        rng = np.random.default_rng(count)
+        adapter.adapt(stream + 0.05 * rng.normal(size=stream.shape).astype(np.float32))
+        if count + len(stream) in (early, late):
+            sizes[count + len(stream)] = resident()
+    queue = adapter.queue.nbytes / (classes * 16 * width * 4)
+    return [
+        Row(
+            f"resident memory after {late:,} samples / after {early:,}",
+            sizes[late] / sizes[early],
+            1.1,
+        ),
+        Row("queue / C K d 4 bytes", queue, 1.3),
+    ]
+
+
+def resident() -> float:
+    """Bytes this process holds now (not its peak)."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def import_time(small: bool) -> list[Row]:
+    code = "import time; t = time.perf_counter(); import soba; print(time.perf_counter() - t)"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        for _ in range(1 if small else 5)
+    ]
+    best = min(float(run.stdout) for run in runs)
+    return [Row("import soba (with numpy)", best, 0.3, "s")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="run everything once, hold no bar")
+    parser.add_argument(
+        "--only", default="bulk,one_by_one,tda,memory,import_time", help="parts, comma-separated"
+    )
+    arguments = parser.parse_args()
+    failed = []
+    for name in arguments.only.split(","):
+        for row in globals()[name](arguments.small):
+            verdict = "" if arguments.small else "ok" if row.passes() else "PAST THE BAR"
+            print(row, verdict, flush=True)
+            if verdict == "PAST THE BAR":
+                failed.append(row.what)
+    if failed:
+        sys.exit(f"past the bar: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m soba`."""
+
+from soba.cli import main
+
+main()

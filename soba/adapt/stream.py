@@ -1,0 +1,141 @@
+"""What the queue methods share: samples counted once, learned in order, merged between shards."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+
+from soba.adapt._arrays import Batch, ClipScores, score_with_clip, to_host
+from soba.adapt._ids import SeenIds
+from soba.adapt.base import Adapter
+from soba.adapt.queue import EntropyQueue, Items
+
+TWIN_TOLERANCE = 1e-4  # far above the rounding of an entropy, far below what tells images apart
+
+
+class StreamAdapter(Adapter):
+    """An adapter that remembers some samples of its stream in entropy queues."""
+
+    _seen: SeenIds
+    _queues: dict[str, EntropyQueue]
+
+    @property
+    def n_seen(self) -> int:
+        """How many different samples were learned from."""
+        return len(self._seen)
+
+    @property
+    def id_space(self) -> str | None:
+        """What the ids of samples are counted in; None before the first, unless it was named.
+
+        "count" where samples came without ids; otherwise "given", or the name that was set: ids
+        made of an image's content are of another space than row numbers of some list.
+        """
+        return self._seen.space
+
+    @id_space.setter
+    def id_space(self, space: str) -> None:
+        with self._lock:
+            self._seen.call_given(space)
+
+    def merge(self, other: Self) -> Self:
+        """Take in what another adapter of the same kind learned from other samples.
+
+        The result is the one of a single adapter that saw both streams, in any order. Give each
+        shard ids of its own; a sample that both saw counts once. Adapters whose ids are of
+        different spaces are refused, and so are two that both numbered their samples themselves:
+        the same number would name two samples. Changes this adapter only.
+        """
+        if type(other) is not type(self) or other.params != self.params:
+            raise ValueError(f"cannot merge {other!r} into {self!r}: they are set up differently")
+        if not np.array_equal(other.text_features, self.text_features):
+            raise ValueError("cannot merge adapters with different text features")
+        with other._lock:  # let go before our own is taken: two may merge into each other
+            learned = {name: queue.items() for name, queue in other._queues.items()}
+            seen = other._seen.copy()
+        with self._lock:
+            seen = self._seen.union(seen)
+            merged = {}
+            for name, queue in self._queues.items():
+                _refuse_conflicts(queue.items(), learned[name])
+                merged[name] = queue.copy()
+                merged[name].merge(learned[name])
+            self._queues, self._seen = merged, seen
+            self._settle()
+        return self
+
+    def _reset(self) -> None:
+        named = self._seen.given_space if hasattr(self, "_seen") else None
+        self._seen = SeenIds(named)
+        self._queues = self._empty_queues()
+
+    def _take_over(self, other: Self) -> None:
+        for name, queue in other._queues.items():
+            items = queue.items()
+            if len(items.ids):
+                clip = self._clip(Batch(np, items.features, False))
+                self._offer(name, clip, items.ids, np.arange(len(items.ids)))
+        self._seen = other._seen.copy()
+        self._settle()
+
+    def _clip(self, batch: Batch) -> ClipScores:
+        """What frozen CLIP says of a batch."""
+        return score_with_clip(batch, self._mirror("text", self._scaled_text, batch))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays = self._seen.arrays()
+        for name, queue in self._queues.items():
+            arrays |= {f"{name}.{key}": array for key, array in queue.arrays().items()}
+        return arrays
+
+    def _meta(self) -> dict[str, Any]:
+        return self._seen.meta()
+
+    def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        self._seen = SeenIds.restored(arrays, meta)
+        for name, queue in self._queues.items():
+            keys = ("features", "labels", "entropies", "ids", "extra")
+            queue.restore({key: arrays[f"{name}.{key}"] for key in keys})
+            if not self._seen.knows(arrays[f"{name}.ids"]):
+                raise ValueError("the stored queue holds samples that were never counted")
+
+    def _offer(self, name: str, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Offer some rows of a batch to a queue."""
+        queue = self._queues[name]
+        queue.offer(
+            clip.labels[rows],
+            clip.entropies[rows],
+            ids[rows],
+            lambda some: to_host(clip.features[rows[some]]),
+            (lambda some: self._extra(clip, rows[some])) if queue.extra_width else None,
+        )
+
+    def _extra(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
+        """(m, e) bytes to keep with each of some rows, for queues that have room for them."""
+        return np.empty((len(rows), 0), np.uint8)
+
+    @abstractmethod
+    def _empty_queues(self) -> dict[str, EntropyQueue]:
+        """New queues for these classes."""
+
+    @abstractmethod
+    def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Offer some rows of a batch, all of them new, to the queues, and count them."""
+
+    def _settle(self) -> None:
+        """Bring up to date what depends on the queues, after they were replaced."""
+
+
+def _refuse_conflicts(a: Items, b: Items) -> None:
+    """Raise if one id names two different samples: shards that both counted from 0."""
+    common, left, right = np.intersect1d(a.ids, b.ids, return_indices=True)
+    if len(common) == 0:
+        return
+    gap = np.abs(a.features[left] - b.features[right]).max(axis=1)
+    if (gap > 1e-3).any():
+        raise ValueError(
+            f"id {common[np.argmax(gap)]} names different samples in the two adapters: "
+            "give each shard ids of its own"
+        )

@@ -1,0 +1,196 @@
+"""Image files: which there are in folders, patterns and tables, and how one is opened.
+
+Files are listed, not opened: what turns out to be missing or unreadable is listed too, and whoever
+reads it will say so.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image, UnidentifiedImageError
+
+PathLike = str | os.PathLike[str]
+
+IMAGE_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+_SHOWN = 10
+
+
+def is_image(name: str) -> bool:
+    """Whether a file name is that of an image, hidden files apart.
+
+    >>> is_image("a.JPEG"), is_image("._a.jpg"), is_image("README.txt")
+    (True, False, False)
+    """
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+# Lists ------------------------------------------------------------------------------------------
+
+
+class Entries(NamedTuple):
+    """What is in a folder, by name, hidden things apart."""
+
+    folders: list[str]
+    files: list[str]
+    dangling: list[str]  # links that lead nowhere
+
+
+def entries(folder: Path) -> Entries:
+    """What is in a folder, each kind sorted."""
+    listed = Entries([], [], [])
+    with os.scandir(folder) as inside:
+        for entry in inside:
+            if entry.name.startswith("."):
+                continue
+            if _is_folder(entry):
+                listed.folders.append(entry.name)
+            else:
+                (listed.files if leads_somewhere(entry) else listed.dangling).append(entry.name)
+    return Entries(*map(sorted, listed))
+
+
+def leads_somewhere(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is no link, or one whose target is there."""
+    return not entry.is_symlink() or os.path.exists(entry.path)
+
+
+class FolderImages(NamedTuple):
+    """Images at any depth below a folder, as paths below it."""
+
+    inside: dict[str, list[str]]  # those of each folder in it; folders without images left out
+    loose: list[str]  # those that lie in the folder itself
+
+
+def folder_images(root: Path) -> FolderImages:
+    """The images below a folder; links in circles and unreadable folders are among them."""
+    folders, files, dangling = entries(root)
+    here = frozenset({_identity(root)})
+    inside = {name: _below(root / name, name, here) for name in folders}
+    inside = {name: keys for name, keys in inside.items() if keys}
+    return FolderImages(inside, [name for name in sorted(files + dangling) if is_image(name)])
+
+
+def matching(path: str) -> list[str]:
+    """The images that match a pattern; the path itself if it is none, or if nothing matches."""
+    if not glob.has_magic(path) or os.path.lexists(path):
+        return [path]
+    matches = sorted(glob.glob(path, recursive=True))
+    return [match for match in matches if is_image(os.path.basename(match))] or [path]
+
+
+def read_table(table: Path) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Columns and rows of a .csv file that has a column "path"."""
+    if not table.is_file():
+        raise ValueError(f"{table}: not found")
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines)
+            columns, rows = reader.fieldnames or [], list(reader)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{table}: not UTF-8 text") from error
+    except csv.Error as error:
+        raise ValueError(f"{table}: not a table ({error})") from error
+    if "path" not in columns:
+        raise ValueError(f"{table}: needs a column 'path', has {', '.join(columns) or 'none'}")
+    return columns, rows
+
+
+def column(table: Path, rows: Sequence[dict[str, str]], name: str) -> list[str]:
+    """The cells of a column, of which none may be empty."""
+    cells = [(row[name] or "").strip() for row in rows]
+    empty = [str(number) for number, cell in enumerate(cells, 1) if not cell]
+    if empty:
+        raise ValueError(f"{table}: no {name} in rows {some(empty)}")
+    return cells
+
+
+# One image --------------------------------------------------------------------------------------
+
+
+def open_image(path: Path) -> Image.Image:
+    """The image, as it is on disk."""
+    check_file(path)
+    with Image.open(path) as image:
+        image.load()
+        return image
+
+
+def check_file(path: Path) -> None:
+    """Raise what hinders reading a file, before it is opened: pipes would be waited for for ever.
+
+    Listings hand on whatever they could not look into, so that all of it is reported in one place.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        os.listdir(path)  # says why, if it may not be read
+        raise IsADirectoryError("a folder without images of its own")
+    if not stat.S_ISREG(mode):
+        raise OSError("a pipe, socket or device, not a file")
+
+
+def why_not_read(error: Exception) -> str:
+    """What was wrong with an image, in words that need its name beside them.
+
+    The system's errors repeat the name, and Pillow's say where in memory the bytes were.
+
+    >>> why_not_read(FileNotFoundError(2, "No such file or directory", "cat.png"))
+    'No such file or directory'
+    """
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def some(names: Sequence[str]) -> str:
+    """The first ten of a list, and how many more there are.
+
+    >>> some(["a", "b"])
+    'a, b'
+    >>> some([str(i) for i in range(12)])
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
+    """
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _below(folder: Path, name: str, above: frozenset[tuple[int, int]]) -> list[str]:
+    """Images at any depth below a folder, as keys that start with `name`.
+
+    Links that lead nowhere are among them, and so is a folder that cannot be listed, or one that
+    is linked to from within itself: whoever reads it will say that it cannot be read.
+    """
+    try:
+        identity = _identity(folder)
+        folders, files, dangling = entries(folder)
+    except OSError:
+        return [name]
+    if identity in above:
+        return [name]
+    keys = [f"{name}/{file}" for file in sorted(files + dangling) if is_image(file)]
+    for deeper in folders:
+        keys += _below(folder / deeper, f"{name}/{deeper}", above | {identity})
+    return keys
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What stays the same under all names that links give a folder."""
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a circle, or into a folder that may not be entered
+        return False

@@ -1,0 +1,1 @@
+"""What records say, shown: tables, pictures, a page, and the paper's numbers beside them."""

@@ -1,0 +1,1 @@
+"""Questions asked of the benchmark: what a setting is worth, what breaks a method, its cost."""
