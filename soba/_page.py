@@ -119,8 +119,8 @@ def panels(pictures: Sequence[Picture]) -> str:
     text stays as large there as that around it.
     """
     columns = {1: 1, 2: 2, 4: 2}.get(len(pictures), 3)
-    shown = "".join(_panel(picture, columns) for picture in pictures)
-    return f'<div class="panels" style="--least: {_SIZES[columns].least}">{shown}</div>'
+    drawings = "".join(_panel(picture, columns) for picture in pictures)
+    return f'<div class="panels" style="--least: {_SIZES[columns].least}">{drawings}</div>'
 
 
 def _panel(picture: Picture, columns: int) -> str:

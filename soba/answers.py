@@ -119,10 +119,10 @@ class _JsonLines:
         self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
 
     def add(self, answer: Answer) -> None:
-        chosen = (answer.label, round(answer.probability, 4))
+        best = (answer.label, round(answer.probability, 4))
         plain = (answer.zero_shot, round(answer.zero_shot_probability, 4))
         nothing = (None, None)
-        label, probability = nothing if answer.error else chosen
+        label, probability = nothing if answer.error else best
         zero_shot, zero_shot_probability = nothing if answer.error else plain
         line = {
             "image": answer.image,

@@ -162,10 +162,10 @@ def _checked(cls: type[Adapter]) -> Card:
     """The card of a class that can be registered."""
     if not (isinstance(cls, type) and issubclass(cls, Adapter)):
         raise TypeError(f"{cls!r} is not a subclass of soba.adapt.base.Adapter")
-    own = vars(cls).get("card")  # that of a parent is another method's
-    if not isinstance(own, Card):
+    method_card = vars(cls).get("card")  # that of a parent is another method's
+    if not isinstance(method_card, Card):
         raise TypeError(f"{_place(cls)} has no card: give it `card = Card(...)`, with a name")
-    return own
+    return method_card
 
 
 def _place(cls: type[Adapter]) -> str:

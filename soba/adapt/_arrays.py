@@ -87,8 +87,8 @@ def read_text(text_features: Array, *, per_prompt: bool = False) -> np.ndarray:
     if per_prompt and x.ndim == 2:
         x = x[None, :, :]
     if x.ndim != (3 if per_prompt else 2):
-        wanted = "(P, C, d) or (C, d)" if per_prompt else "(C, d)"
-        raise ValueError(f"text features must have shape {wanted}, not {_shape(x)}")
+        shapes = "(P, C, d) or (C, d)" if per_prompt else "(C, d)"
+        raise ValueError(f"text features must have shape {shapes}, not {_shape(x)}")
     if 0 in _shape(x):
         raise ValueError(f"text features of shape {_shape(x)} hold no classes: the list is empty")
     host = np.array(to_host(x), np.float64)

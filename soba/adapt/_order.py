@@ -30,8 +30,8 @@ def canonical_order(labels: np.ndarray, entropies: np.ndarray, ids: np.ndarray) 
     if len(labels) and labels.max() < 1 << 15:
         labels = labels.astype(np.int16)  # numpy sorts these by radix
     order = order[np.argsort(labels[order], kind="stable")]
-    left, right = order[:-1], order[1:]
-    if ((labels[left] == labels[right]) & (entropies[left] == entropies[right])).any():
+    first, second = order[:-1], order[1:]
+    if ((labels[first] == labels[second]) & (entropies[first] == entropies[second])).any():
         return np.lexsort((arrival(ids), entropies, labels))
     return order
 
@@ -49,9 +49,9 @@ def settle_twins(
     Copies are neighbours in canonical order whose entropies agree to a relative `tolerance` and
     whose features, which `feature_rows` fetches for some rows, agree to TWIN_GAP.
     """
-    left, right = order[:-1], order[1:]
-    near = (labels[left] == labels[right]) & (
-        entropies[right] - entropies[left] <= tolerance * np.abs(entropies[left])
+    first, second = order[:-1], order[1:]
+    near = (labels[first] == labels[second]) & (
+        entropies[second] - entropies[first] <= tolerance * np.abs(entropies[first])
     )
     at = np.flatnonzero(near)
     if len(at) == 0:

@@ -40,8 +40,10 @@ class FewShotAdapter(Adapter):
         present = np.bincount(targets, minlength=self.n_classes) > 0
         if not present.all():
             missing = np.flatnonzero(~present).tolist()
-            shown = ", ".join(str(k) for k in missing[:10]) + (", ..." if len(missing) > 10 else "")
-            raise ValueError(f"no labelled samples of {len(missing)} classes: {shown}")
+            listed = ", ".join(str(k) for k in missing[:10]) + (
+                ", ..." if len(missing) > 10 else ""
+            )
+            raise ValueError(f"no labelled samples of {len(missing)} classes: {listed}")
         held_out = None if val is None else self._labelled(*val)
         if held_out is not None and len(held_out[1]) == 0:
             raise ValueError("val holds no samples")

@@ -307,10 +307,10 @@ class EntropyQueue:
         label = all_labels[order]
         # Members stay in their slots; the new ones fill, class by class, the slots without one.
         new = order >= old
-        taken = np.zeros(self.entropies.shape, bool)
-        taken[label[~new], old_slot[order[~new]]] = True
+        occupied = np.zeros(self.entropies.shape, bool)
+        occupied[label[~new], old_slot[order[~new]]] = True
         arrivals = np.bincount(label[new], minlength=self.n_classes)
-        free = ~taken
+        free = ~occupied
         free &= np.cumsum(free, axis=1) <= arrivals[:, None]
         slot = np.empty(len(order), np.int64)
         slot[~new] = old_slot[order[~new]]

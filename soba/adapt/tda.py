@@ -146,9 +146,9 @@ class TDA(StreamAdapter):
         return logits
 
     def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
-        for name, chosen in (("positive", rows), ("negative", self._unsure(clip, rows))):
-            if len(chosen):
-                self._offer(name, clip, ids, chosen)
+        for name, offered in (("positive", rows), ("negative", self._unsure(clip, rows))):
+            if len(offered):
+                self._offer(name, clip, ids, offered)
         self._seen.add(ids[rows])
 
     def _take_over(self, other: Self) -> None:

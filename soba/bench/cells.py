@@ -90,8 +90,8 @@ class Cell:
     def file_name(self) -> str:
         """Of the record."""
         words = (self.model, self.dataset, self.method, self.order, self.seed)
-        named = digest(self.parts | {"seed": self.seed})
-        return plain_name(f"{'-'.join(map(str, words))}-{named}.json")
+        code = digest(self.parts | {"seed": self.seed})
+        return plain_name(f"{'-'.join(map(str, words))}-{code}.json")
 
     def identity(self, places: Places) -> str:
         """A digest of all that decides the record but the seed, unreadable images included."""
@@ -322,9 +322,9 @@ def _settings(cell: Cell, loaded: Loaded, places: Places, step: Step) -> tuple[d
             searched = places.loader.load(cell.datasets, "val", cell.views, step)
         elif places.source.knows(cell.tune_on):
             searched = places.loader.load((cell.tune_on,), "test", cell.views, step)
-        chosen = tuning.search(cell.method, _scored(cell, searched, step))
-        scores = {str(alpha): score for alpha, score in chosen.scores.items()}
-        write_object(path, {"alpha": chosen.alpha, "scores": scores})
+        outcome = tuning.search(cell.method, _scored(cell, searched, step))
+        scores = {str(alpha): score for alpha, score in outcome.scores.items()}
+        write_object(path, {"alpha": outcome.alpha, "scores": scores})
     try:
         alpha = float(read_object(path)["alpha"])
     except (ValueError, TypeError, KeyError) as error:

@@ -125,8 +125,8 @@ class FeatureFolder:
     def readable_now(self, images: ImageSet) -> bool:
         """Whether one of the images that were left out could be encoded now."""
         lacking = self.left_out(images)
-        chosen = [i for i, key in enumerate(images.keys) if key in lacking]
-        retried = encode(self.encoder, _Some(images, chosen), views=self._views())
+        rows = [i for i, key in enumerate(images.keys) if key in lacking]
+        retried = encode(self.encoder, _Some(images, rows), views=self._views())
         return any(len(part.indices) for part in retried)
 
     def discard(self, images: ImageSet) -> None:
@@ -170,9 +170,9 @@ class FeatureFolder:
 class _Some:
     """A few of the images of a set."""
 
-    def __init__(self, images: ImageSet, chosen: list[int]) -> None:
-        self.keys = tuple(images.keys[index] for index in chosen)
-        self._images, self._chosen = images, chosen
+    def __init__(self, images: ImageSet, rows: list[int]) -> None:
+        self.keys = tuple(images.keys[index] for index in rows)
+        self._images, self._chosen = images, rows
 
     def image(self, index: int) -> Image.Image:
         return self._images.image(self._chosen[index])

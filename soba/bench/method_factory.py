@@ -79,10 +79,10 @@ class MethodFactory:
         if same and features.prompts is not None:
             assert features.class_names is not None
             some = features.class_names[:4]
-            made = classifier(
+            text = classifier(
                 self.encoder.encode_texts, some, features.prompts, allow_duplicates=True
             )
-            same = np.abs(made - features.text_features[: len(made)]).max() <= _SAME_TEXT
+            same = np.abs(text - features.text_features[: len(text)]).max() <= _SAME_TEXT
         if not same:
             raise ValueError(
                 f"{self._where}: its text features are not those that {self.encoder.name} makes of "
@@ -122,15 +122,15 @@ class MethodFactory:
     def _untrained(self, name: str, settings: dict[str, Any], among: FeatureSet) -> Adapter:
         """A new adapter that tells the classes of a set apart, not fitted."""
         cls: Any = adapter_class(name)
-        made: Adapter
+        adapter: Adapter
         if card(name).tunes_prompts:
             if card(name).takes_generated_views:
                 settings = {"generated": generated_views(among)} | settings
-            made = cls(self.encoder, among.class_names, self.template, **settings)
+            adapter = cls(self.encoder, among.class_names, self.template, **settings)
         else:
             text = among.prompt_features if cls.card.per_prompt else among.text_features
-            made = cls(text, logit_scale=among.logit_scale, **settings)
-        return made
+            adapter = cls(text, logit_scale=among.logit_scale, **settings)
+        return adapter
 
     def _learns_all(self, name: str) -> bool:
         """Whether a method is trained once, on all classes of the source, for all sets."""
@@ -156,8 +156,8 @@ class MethodFactory:
             transferred = trained.with_classes(features.class_names)
         else:
             assert source is not None and source.class_names and features.class_names
-            chosen = match_classes(features.class_names, source.class_names)
-            transferred = trained.restricted(chosen).with_text(features.text_features)
+            columns = match_classes(features.class_names, source.class_names)
+            transferred = trained.restricted(columns).with_text(features.text_features)
             if features.val is not None:
                 transferred.search(*features.val)
         assert isinstance(transferred, Adapter)
@@ -225,10 +225,10 @@ class MethodFactory:
         classes = features.n_classes if names is None else len(names)
         missing = np.flatnonzero(np.bincount(labels, minlength=classes) == 0).tolist()
         if missing:
-            shown = ", ".join(str(k if names is None else names[k]) for k in missing[:10])
+            listed = ", ".join(str(k if names is None else names[k]) for k in missing[:10])
             raise ValueError(
                 f"{place}: {name} needs labelled samples of every class, and there are none of "
-                f"{len(missing)}: {shown}{', ...' if len(missing) > 10 else ''}"
+                f"{len(missing)}: {listed}{', ...' if len(missing) > 10 else ''}"
             )
         searches = not card(name).tunes_prompts
         if searches and features.val is not None and len(features.val[1]) == 0:
@@ -283,13 +283,13 @@ def min_views(method: str, settings: dict[str, Any] | None = None) -> int:
     (2, 1)
     """
     cls = adapter_class(method)
-    chosen = parameter_defaults(cls) | (settings or {})
+    parameters = parameter_defaults(cls) | (settings or {})
     beside_generated = 2  # the image and a crop of it
-    least = max(cls.card.min_views, int(chosen.get("generated", -1)) + beside_generated)
-    if cls.card.min_views == 1 or "selection" not in chosen:
+    least = max(cls.card.min_views, int(parameters.get("generated", -1)) + beside_generated)
+    if cls.card.min_views == 1 or "selection" not in parameters:
         return least
-    share: float = chosen["selection"]
-    similar: float = chosen.get("similar", 1.0)  # what DiffTPT's first filter keeps of the others
+    share: float = parameters["selection"]
+    similar: float = parameters.get("similar", 1.0)  # the share that DiffTPT's first filter keeps
     if not 0 < share <= 1 or not 0 < similar <= 1:
         return least  # not to be counted: the constructor says why
     near = int(1 + (1 / share - 1) / similar)  # but for the rounding

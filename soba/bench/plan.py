@@ -129,22 +129,22 @@ class Plan:
 
     def problems(self) -> list[str]:
         """All that is wrong with methods and data, a sentence each; no image is opened."""
-        found = []
+        sentences = []
         for name in self.methods:
             if min_views(name) > self.views:
-                found.append(f"{name}: needs {min_views(name)} views at least: say --views")
+                sentences.append(f"{name}: needs {min_views(name)} views at least: say --views")
             if card(name).per_prompt and self.joined:
-                found.append(f"{name}: lets the prompts of one set vote; not for {self.order}")
+                sentences.append(f"{name}: lets the prompts of one set vote; not for {self.order}")
             if card(name).takes_generated_views and not self.fallback:
-                found.append(
+                sentences.append(
                     f"{name}: no views are generated here: say --fallback, or leave it out"
                 )
         cells = itertools.product(self.streams, self.methods)
         if self.fixed_constants and not any(self._official(*cell) for cell in cells):
-            found.append("--fixed-constants: no method here has constants of a data set's own")
+            sentences.append("--fixed-constants: no method here has constants of a data set's own")
         for dataset, split in self.all_needed():
-            found += self.source.problems(dataset, split)
-        return found
+            sentences += self.source.problems(dataset, split)
+        return sentences
 
     def all_needed(self) -> list[tuple[str, str]]:
         """The (data set, split) pairs of all cells."""

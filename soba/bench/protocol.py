@@ -91,8 +91,8 @@ def lacking(record: Record) -> str:
     samples, expected = record.samples, record.expected
     if expected is not None and samples is not None and samples != expected:
         return f"{samples:,} images, not {expected:,}"
-    left = record.left_out or 0
-    return f"{left:,} images left out" if left else ""
+    left_out = record.left_out or 0
+    return f"{left_out:,} images left out" if left_out else ""
 
 
 def comparable(record: Record) -> bool:
@@ -131,11 +131,11 @@ def stream_views(dataset: str) -> str:
 def other_protocol(record: Record) -> tuple[str, str] | None:
     """(ours, the paper's) in words, where views or prompts are other ones."""
     ours, theirs = views(record), paper_views(record.method, record.dataset)
-    found = [(ours, theirs)] if theirs not in (None, ours) else []
+    differences = [(ours, theirs)] if theirs not in (None, ours) else []
     prompts = record.prompts
     single = list(templates("single"))
     if _paper(record.method).one_prompt and isinstance(prompts, list) and prompts != single:
-        found.append((prompt_words(prompts), prompt_words(single)))
-    if not found:
+        differences.append((prompt_words(prompts), prompt_words(single)))
+    if not differences:
         return None
-    return ", ".join(a for a, _ in found), ", ".join(str(b) for _, b in found)
+    return ", ".join(a for a, _ in differences), ", ".join(str(b) for _, b in differences)

@@ -22,7 +22,7 @@ def runnable(
     # Where the data stop the run, no model is opened.
     lacking_tower = cache(lambda: None if model is None or of_the_data else _lacking_tower(model))
     names: list[str] = []
-    left: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name in list_methods():
         lacking: str | None
         try:
@@ -37,8 +37,8 @@ def runnable(
         if lacking is None:
             names.append(name)
         else:
-            left[name] = lacking
-    return names, left
+            reasons[name] = lacking
+    return names, reasons
 
 
 def _lacking_tower(model: Model) -> str | None:

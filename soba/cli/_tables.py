@@ -107,16 +107,16 @@ def _pieces(
         yield Text(title, style="italic")
     labels, across = list(columns), max(1, across)
     for start in range(0, len(labels), across):
-        chosen = labels[start : start + across]
-        made = Drawn()
-        made.add_column("data set", no_wrap=True)
-        for label in chosen:
-            made.add_column(escape(label), justify="right")
+        piece = labels[start : start + across]
+        rich_table = Drawn()
+        rich_table.add_column("data set", no_wrap=True)
+        for label in piece:
+            rich_table.add_column(escape(label), justify="right")
         for place, name in enumerate(table.columns):
             if place == len(table.datasets):
-                made.add_section()
-            made.add_row(escape(name), *(columns[label][place] for label in chosen))
-        yield made
+                rich_table.add_section()
+            rich_table.add_row(escape(name), *(columns[label][place] for label in piece))
+        yield rich_table
 
 
 def _cell(cell: Cell | None, row: Row, table: Table) -> str:
@@ -132,8 +132,8 @@ def _cell(cell: Cell | None, row: Row, table: Table) -> str:
 
 
 def _side_by_side(ours: Cell | None, theirs: Cell | None, gap: Cell | None) -> str:
-    left = "-" if ours is None else f"{ours.mean:.2f}"
+    our_score = "-" if ours is None else f"{ours.mean:.2f}"
     if ours is not None and ours.on_test:
-        left = f"[red]{left} {ON_TEST}[/]"
-    right = "-" if theirs is None else f"[italic]{theirs.mean:.2f}[/]"
-    return f"{left} | {right}" + ("" if gap is None else f" | {gap.mean:+.2f}")
+        our_score = f"[red]{our_score} {ON_TEST}[/]"
+    their_score = "-" if theirs is None else f"[italic]{theirs.mean:.2f}[/]"
+    return f"{our_score} | {their_score}" + ("" if gap is None else f" | {gap.mean:+.2f}")

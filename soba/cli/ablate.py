@@ -65,7 +65,7 @@ def ablate_(
     with alone(output), progress_bar() as progress:
         task = progress.add_task(name, total=total)
         for file, features in zip(names, sets, strict=True):
-            found = ablate(
+            new_rows = ablate(
                 name,
                 features,
                 orders=orders,
@@ -73,7 +73,7 @@ def ablate_(
                     task, advance=1, description=shown(f"{file}: {what}")
                 ),
             )
-            rows = add_rows(table, found)  # now, so that a killed run keeps what it had
+            rows = add_rows(table, new_rows)  # now, so that a killed run keeps what it had
         points = summarise(rows)
         pictures = write_pictures(output, name, points)
     for path, features in zip(files, sets, strict=True):
@@ -99,7 +99,7 @@ def _labelled(path: Path) -> soba.FeatureSet:
 
 def _table(name: str, points: dict[str, list[Point]]) -> Table:
     """Settings down, files across; zero-shot apart, the best of each file bold."""
-    counts = sorted({point.orders for own in points.values() for point in own})
+    counts = sorted({point.orders for file_points in points.values() for point in file_points})
     orders = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     over = "1 order" if orders == "1" else f"{orders} orders"
     title = f"{ABLATIONS[name].varies}: top-1 %, mean over {over} (std)"
@@ -108,17 +108,19 @@ def _table(name: str, points: dict[str, list[Point]]) -> Table:
     table.add_column(name, no_wrap=True)
     for file in points:
         table.add_column(shown(file), justify="right", no_wrap=True)
-    by_file = {file: {(p.line, p.setting): p for p in own} for file, own in points.items()}
-    keys = list(dict.fromkeys(key for own in by_file.values() for key in own))
+    by_file = {
+        file: {(p.line, p.setting): p for p in file_points} for file, file_points in points.items()
+    }
+    keys = list(dict.fromkeys(key for file_points in by_file.values() for key in file_points))
     methods = {(s.line, s.label): s.method for s in ABLATIONS[name].settings}
     for key in sorted(keys, key=lambda key: key[0] != "zero-shot"):
         cells = []
-        for own in by_file.values():
-            point = own.get(key)
+        for file_points in by_file.values():
+            point = file_points.get(key)
             if point is None:
                 cells.append("")
                 continue
-            best = point.mean == max(p.mean for p in own.values())
+            best = point.mean == max(p.mean for p in file_points.values())
             score = f"[bold]{point.mean:.2f}[/]" if best else f"{point.mean:.2f}"
             cells.append(score if key[0] == "zero-shot" else f"{score} [dim]({point.std:.2f})[/]")
         table.add_row(methods.get(key, key[0]), "" if key[0] == "zero-shot" else key[1], *cells)

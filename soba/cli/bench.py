@@ -285,8 +285,8 @@ def _methods(
     methods: str | None, views: int, plan_of: Callable[..., Plan], model: BenchModel
 ) -> tuple[str, ...]:
     if methods == "all":
-        names, left = runnable(plan_of, model)
-        for name, why in left.items():
+        names, reasons = runnable(plan_of, model)
+        for name, why in reasons.items():
             err.print(f"[yellow]{name} left out:[/] {shown(why)}", soft_wrap=True, highlight=False)
         return tuple(names)
     if methods is not None:
@@ -315,14 +315,14 @@ def _model(
         )
     model = model or TINY
     # Other weights are another model: their records never share a row, nor stand by the paper's.
-    named = model if pretrained in (None, "openai") else f"{model}:{Path(pretrained).name}"
+    model_name = model if pretrained in (None, "openai") else f"{model}:{Path(pretrained).name}"
     settings: dict[str, Any] = {"device": device, "precision": precision, "threads": threads}
     # The embedded model has another form that passes gradients; open_clip's do so themselves.
     gradients = partial(load_encoder, model, device=device, threads=threads, gradients=True)
     tunable = gradients if model == TINY else None
     if benchmark == "icons":
-        return BenchModel(named, partial(load_encoder, model, pretrained, **settings), tunable)
-    return BenchModel(named, partial(open_encoder, model, pretrained, **settings), tunable)
+        return BenchModel(model_name, partial(load_encoder, model, pretrained, **settings), tunable)
+    return BenchModel(model_name, partial(open_encoder, model, pretrained, **settings), tunable)
 
 
 def _refuse_options(benchmark: str, options: dict[str, object]) -> None:

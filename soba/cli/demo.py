@@ -105,9 +105,9 @@ def _table(domains: list[Domain]) -> Table:
     for domain in domains:
         rows = [domain.summary[method] for method in METHODS]
         scores = [row["accuracy_mean"] for row in rows]
-        shown = bold_best([f"{score:.2f}" for score in scores], scores)
+        numbers = bold_best([f"{score:.2f}" for score in scores], scores)
         spread = ["", *(f" [dim]({row['accuracy_std']:.1f})[/]" for row in rows[1:])]
-        table.add_row(domain.name, *map(str.__add__, shown, spread))
+        table.add_row(domain.name, *map(str.__add__, numbers, spread))
     table.add_section()
     mean = averages(domains)
     means = [mean[method] for method in METHODS]

@@ -37,11 +37,11 @@ def doctor_(
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("[bold]soba[/]", f"{soba.__version__}, Python {platform.python_version()}")
     for extra, names in _PARTS.items():
-        found = [f"{name} {_version(name) or '[red]missing[/]'}" for name in names]
+        versions = [f"{name} {_version(name) or '[red]missing[/]'}" for name in names]
         lacks = any(_version(name) is None for name in names)
         install = f"pip install 'soba-tta[{extra}]'"
         hint = f"  [dim]{escape(install)}[/]" if lacks and extra != "core" else ""
-        table.add_row(f"[bold]{extra}[/]", ", ".join(found) + hint)
+        table.add_row(f"[bold]{extra}[/]", ", ".join(versions) + hint)
     table.add_row("[bold]device[/]", _device())
     table.add_row("[bold]tiny CLIP[/]", _tiny())
     table.add_row("[bold]open_clip weights[/]", escape(_weights()))

@@ -96,7 +96,7 @@ def efficiency_(
     elif views is not None:
         raise ValueError(f"--views is for icons: {file} has the views it has")
     encoder = tunable = None
-    left: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if model is not None:
         weights = weights_of(model, pretrained)
         encoder = load_encoder(model, weights, device=device, precision=precision, threads=threads)
@@ -105,8 +105,8 @@ def efficiency_(
         except (ImportError, ValueError) as error:
             if methods is not None:
                 raise
-            left = {name: str(error) for name in names if card(name).tunes_prompts}
-            names = [name for name in names if name not in left]
+            reasons = {name: str(error) for name in names if card(name).tunes_prompts}
+            names = [name for name in names if name not in reasons]
     with progress_bar() as progress:
         task = progress.add_task("", total=None)
 
@@ -127,7 +127,7 @@ def efficiency_(
         given, problems = prepared(features, names, views=many, tunable=tunable)
         if problems and (methods is not None or "zero-shot" in problems):
             raise ValueError("; ".join(dict.fromkeys(problems.values())))
-        left |= problems
+        reasons |= problems
         per_image = None
         if encoder is not None:
             step("timing the encoder", 0)
@@ -135,11 +135,11 @@ def efficiency_(
         elif file is not None and (noted := seconds_of(file)):
             per_image = noted / (len(features) * features.views)
         progress.reset(task, total=len(given) * repeats)
-        found = costs(given, seconds_per_image=per_image, repeats=repeats, step=step)
-    for name, why in left.items():
+        measured_costs = costs(given, seconds_per_image=per_image, repeats=repeats, step=step)
+    for name, why in reasons.items():
         err.print(f"[yellow]{name} left out:[/] {shown(why)}", soft_wrap=True, highlight=False)
     title = "icons-source" if file is None else file.stem.encode("utf-8", "replace").decode()
-    measured = Measured(title, len(features), features.n_classes, tuple(found))
+    measured = Measured(title, len(features), features.n_classes, tuple(measured_costs))
     out.print(_tables.costs(measured))
     if output is not None:
         write_costs(output, measured)
@@ -170,9 +170,9 @@ def _icon_features(
     with tempfile.TemporaryDirectory() as place:
 
         def encoded(folder: FeatureFolder, what: str) -> soba.FeatureSet:
-            made, _ = folder.get(images, lambda done: step(what, done))
-            held = np.array(made.image_features)  # the file goes with the folder
-            return dataclasses.replace(made, image_features=held, source=Path(images.name))
+            features, _ = folder.get(images, lambda done: step(what, done))
+            held = np.array(features.image_features)  # the file goes with the folder
+            return dataclasses.replace(features, image_features=held, source=Path(images.name))
 
         single = encoded(FeatureFolder(Path(place), encoder), "encoding icons")
         on_views = [name for name in methods if card(name).min_views > 1]

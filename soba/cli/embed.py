@@ -108,7 +108,7 @@ def embed_(
     if generated is not None:
         maker = GeneratedViews(crops, generated, generated_count)
         maker.check(images.keys)
-    made = Extraction(
+    extraction = Extraction(
         encoder,
         images,
         images.class_names,
@@ -121,21 +121,21 @@ def embed_(
     try:
         with speed_bar() as progress:
             task = progress.add_task("images", total=len(images))
-            features = made.run(
+            features = extraction.run(
                 output, step=lambda done, total: progress.update(task, completed=done, total=total)
             )
     except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
         err.print("interrupted: what is done is kept, the same command goes on")
         raise
     for indices, what in (
-        (made.changed, "replaced since the last run, and encoded anew"),
-        (made.gone, "not there any more, their features are kept"),
+        (extraction.changed, "replaced since the last run, and encoded anew"),
+        (extraction.gone, "not there any more, their features are kept"),
     ):
         if indices:
             keys = shown(some([images.keys[i] for i in indices]))
             err.print(f"{what}: {keys}", soft_wrap=True, highlight=False)
-    if made.broken:
-        say_broken({images.keys[i]: why for i, why in sorted(made.broken.items())})
+    if extraction.broken:
+        say_broken({images.keys[i]: why for i, why in sorted(extraction.broken.items())})
     shape = " x ".join(map(str, features.image_features.shape))
     labels = "" if features.labels is None else ", labelled"
     out.print(
@@ -186,13 +186,13 @@ def open_images(
 
 def _data_set(name: str, data: Path, split: str, incomplete: bool) -> ImageSet:
     """One of the benchmarks' sets, if it is that of the literature."""
-    found = survey(name, data, split)
-    wrong = [*found.problems, *(() if incomplete else found.gaps)]
-    if found.image_set is None or wrong:
+    surveyed = survey(name, data, split)
+    wrong = [*surveyed.problems, *(() if incomplete else surveyed.gaps)]
+    if surveyed.image_set is None or wrong:
         way_on = "" if incomplete else "; --incomplete goes on where images are missing"
         raise ValueError(
             f"{name}: the {split} split is not that of the literature: {'; '.join(wrong)}{way_on}"
         )
-    for line in (*found.gaps, *found.remarks):
+    for line in (*surveyed.gaps, *surveyed.remarks):
         err.print(f"[yellow]{name}: {shown(line)}[/]", soft_wrap=True, highlight=False)
-    return found.image_set
+    return surveyed.image_set

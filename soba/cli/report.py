@@ -44,15 +44,15 @@ def report_(
     from soba.report.page import write_report, write_tables
 
     with out.status("reading the results") as status:
-        found = read_results(results)
-        write_report(output, found, step=lambda what: status.update(f"drawing: {what}"))
+        contents = read_results(results)
+        write_report(output, contents, step=lambda what: status.update(f"drawing: {what}"))
         for path, form in ((markdown, "markdown"), (latex, "latex")):
             if path is not None:
-                write_tables(path, found, form)
-    for problem in found.problems[:10]:
+                write_tables(path, contents, form)
+    for problem in contents.problems[:10]:
         err.print(f"[yellow]left out:[/] {escape(problem)}", soft_wrap=True, highlight=False)
-    if len(found.problems) > 10:
-        err.print(f"[yellow]... and {len(found.problems) - 10} more; the report lists them[/]")
+    if len(contents.problems) > 10:
+        err.print(f"[yellow]... and {len(contents.problems) - 10} more; the report lists them[/]")
     written = ", ".join(str(path) for path in (output, markdown, latex) if path is not None)
-    count = counted(len(found.records), "record")
+    count = counted(len(contents.records), "record")
     out.print(f"{count} in {written}", soft_wrap=True, highlight=False)

@@ -51,10 +51,10 @@ def stress_(
     names = method_names(methods)
     if "zero-shot" not in names:
         names.insert(0, "zero-shot")  # the control that gains are measured against
-    chosen = list(SCENARIOS)
+    scenario_names = list(SCENARIOS)
     if scenarios is not None:
-        chosen = [name.strip() for name in scenarios.split(",") if name.strip()]
-        unknown = [name for name in chosen if name not in SCENARIOS]
+        scenario_names = [name.strip() for name in scenarios.split(",") if name.strip()]
+        unknown = [name for name in scenario_names if name not in SCENARIOS]
         if unknown:
             raise ValueError(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
     plot = Path(f"{file.stem}-stress.png") if plot is None else plot
@@ -62,30 +62,30 @@ def stress_(
         check_folder(path)
     check_pictures()
     features = soba.FeatureSet.load(file)
-    total = sum(orders_of(build(name, features, 0)) for name in chosen) * len(names)
+    total = sum(orders_of(build(name, features, 0)) for name in scenario_names) * len(names)
     with progress_bar() as progress:
         task = progress.add_task("streams", total=total)
         records = stress(
             features,
             names,
-            scenarios=chosen,
+            scenarios=scenario_names,
             seed=seed,
             step=lambda name: progress.update(task, advance=1, description=name),
         )
     summary = summarise(records)
     write_json(json_path, [dataclasses.asdict(record) for record in records], summary)
     title = f"{file.name}: zero-shot top-1 %, and gains over it: mean/worst order"
-    out.print(_stress_table(summary, names, chosen, title))
+    out.print(_stress_table(summary, names, scenario_names, title))
     cells = {(row["scenario"], row["method"]): row for row in summary}
-    shown = [name for name in names if name != "zero-shot"]
-    if shown:
-        gains = np.array([[cells[s, m]["gain"] for m in shown] for s in chosen])
+    compared = [name for name in names if name != "zero-shot"]
+    if compared:
+        gains = np.array([[cells[s, m]["gain"] for m in compared] for s in scenario_names])
         averages = gains.mean(axis=0, keepdims=True)
         heat_map(
             plot,
             np.vstack([gains, averages]),
-            [*chosen, "average"],
-            [title_of(name) for name in shown],
+            [*scenario_names, "average"],
+            [title_of(name) for name in compared],
             title=f"{file.stem}: gain over zero-shot",
             label="points of top-1",
         )
@@ -105,20 +105,20 @@ def _stress_table(
     for name in methods:
         table.add_column(name, justify="right", no_wrap=True)
     for scenario in scenarios:
-        shown = []
+        numbers = []
         for name in methods:
             row = cells[scenario, name]
             if name == "zero-shot":
-                shown.append(f"{row['accuracy_mean']:.2f}")
+                numbers.append(f"{row['accuracy_mean']:.2f}")
                 continue
             text = f"{row['gain']:+.1f}/{row['gain_worst']:+.1f}"
             if row is worst and row["gain"] < 0:
                 text = f"[white on red]{text}[/]"
             elif row["gain"] < 0:
                 text = f"[red]{text}[/]"
-            shown.append(text)
-        shown = bold_best(shown, [cells[scenario, name]["gain"] for name in methods], digits=1)
-        table.add_row(scenario, str(cells[scenario, methods[0]]["scored"]), *shown)
+            numbers.append(text)
+        numbers = bold_best(numbers, [cells[scenario, name]["gain"] for name in methods], digits=1)
+        table.add_row(scenario, str(cells[scenario, methods[0]]["scored"]), *numbers)
     table.add_section()
     for label, key, form, best in (
         ("average", "gain", "{:+.2f}", max),

@@ -68,14 +68,14 @@ class ImageNetClass(NamedTuple):
 @cache
 def catalogue() -> dict[str, Facts]:
     """The fifteen sets, in the order of the paper's tables."""
-    found = {}
+    facts = {}
     for row in csv.DictReader(_text("catalogue.csv").splitlines()):
         sizes = {split: int(row[split]) if row[split] else None for split in SPLITS}
         images = tuple(row["images"].split("|"))
-        found[row["name"]] = Facts(
+        facts[row["name"]] = Facts(
             row["name"], row["group"], int(row["classes"]), sizes, images, row["splits"]
         )
-    return found
+    return facts
 
 
 @cache

@@ -30,14 +30,14 @@ def few_shot(image_set: ImageSet, shots: int, seed: int) -> ImageSet:
         raise ValueError(f"shots must be at least 1, not {shots}")
     if seed < 0:
         raise ValueError(f"seed must not be negative, but is {seed}")
-    chosen: list[int] = []
+    rows: list[int] = []
     for label in range(len(image_set.class_names)):
         members = np.flatnonzero(image_set.labels == label)
         order = np.random.default_rng([seed, label]).permutation(len(members))
-        chosen += members[order[:shots]].tolist()
+        rows += members[order[:shots]].tolist()
     return dataclasses.replace(
         image_set,
         name=f"{image_set.name}-{shots}shot-seed{seed}",
-        keys=tuple(image_set.keys[i] for i in chosen),
-        labels=image_set.labels[chosen],
+        keys=tuple(image_set.keys[i] for i in rows),
+        labels=image_set.labels[rows],
     )

@@ -62,7 +62,7 @@ def from_folder(
             )
         labelled = bool(inside)
     if not labelled:
-        keys = sorted(loose + [key for found in inside.values() for key in found])
+        keys = sorted(loose + [key for class_keys in inside.values() for key in class_keys])
         return _image_set(root.name, class_names or (), keys, None, root)
     order = _ordered(inside)
     if class_names is None:
@@ -136,10 +136,10 @@ def _match(root: Path, folders: list[str], class_names: Sequence[str]) -> list[s
                 f"{root}: two folders of one class {words!r}: {by_words[words]!r}, {folder!r}"
             )
         by_words[words] = folder
-    wanted = [as_spoken(name).lower() for name in class_names]
-    unknown = [folder for words, folder in by_words.items() if words not in set(wanted)]
+    spoken = [as_spoken(name).lower() for name in class_names]
+    unknown = [folder for words, folder in by_words.items() if words not in set(spoken)]
     if not unknown:
-        return [by_words.get(words, name) for words, name in zip(wanted, class_names, strict=True)]
+        return [by_words.get(words, name) for words, name in zip(spoken, class_names, strict=True)]
     if all(folder.isdecimal() for folder in folders) and len(folders) == len(class_names):
         return folders
     raise ValueError(f"{root}: folders that are none of the class names: {some(unknown)}")

@@ -312,10 +312,10 @@ def _font(family: str) -> ImageFont.FreeTypeFont:
 @cache
 def _folder() -> Path:
     """Where qtawesome keeps its fonts. It is never imported: that would need Qt."""
-    found = importlib.util.find_spec("qtawesome")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("qtawesome")
+    if spec is None or spec.origin is None:
         raise ImportError("the icons need: pip install 'soba-tta[demo]'")
-    folder = Path(found.origin).parent / "fonts"
+    folder = Path(spec.origin).parent / "fonts"
     if not (folder / _FONTS["mdi"][0]).is_file():
         raise ImportError(f"the icons need qtawesome=={QTAWESOME}: its fonts define the classes")
     return folder

@@ -38,7 +38,7 @@ def survey(facts: Facts, root: Path, split: str, *, tda_listing: bool = False) -
     folders, loose, _ = entries(folder)
     there, nothing = set(folders), Entries([], [], [])
     inside = {name: entries(folder / name) if name in there else nothing for name in names}
-    images = [[file for file in found.files if is_image(file)] for found in inside.values()]
+    images = [[file for file in listing.files if is_image(file)] for listing in inside.values()]
     problems = _unknown_folders(facts.name, folder, folders, loose)
     problems += _order_of_files(folder, names, classes, images)
     if facts.name == "imagenet-v2":
@@ -84,20 +84,24 @@ def folder_names(name: str) -> list[str]:
     return [row.wnid for row in imagenet_classes(name)]
 
 
-def _unknown_folders(name: str, folder: Path, found: list[str], loose: list[str]) -> list[str]:
+def _unknown_folders(name: str, folder: Path, folders: list[str], loose: list[str]) -> list[str]:
     """Folders that are no class of the set, and what that looks like."""
     images = [file for file in loose if is_image(file)]
-    if images and not found:
+    if images and not folders:
         return [f"{folder}: holds {len(images)} images and no class folders: {some(images)}"]
-    unknown = sorted(set(found) - set(folder_names(name)))
+    unknown = sorted(set(folders) - set(folder_names(name)))
     if not unknown:
         return []
-    hint = _v2_hint(found, unknown) if name == "imagenet-v2" else _subset_hint(name, found, unknown)
+    hint = (
+        _v2_hint(folders, unknown)
+        if name == "imagenet-v2"
+        else _subset_hint(name, folders, unknown)
+    )
     return [f"{folder}: folders that are no class of {name}: {some(unknown)}{hint}"]
 
 
-def _v2_hint(found: list[str], unknown: list[str]) -> str:
-    if "1000" in found and "0" not in found:
+def _v2_hint(folders: list[str], unknown: list[str]) -> str:
+    if "1000" in folders and "0" not in folders:
         return "; they count from 1, the archive's from 0"
     if all(name.isdecimal() for name in unknown):
         return "; they were renamed with leading zeros, the archive's are 0 to 999"
@@ -108,9 +112,9 @@ def _v2_hint(found: list[str], unknown: list[str]) -> str:
     return "; the archive's are 0 to 999"
 
 
-def _subset_hint(name: str, found: list[str], unknown: list[str]) -> str:
+def _subset_hint(name: str, folders: list[str], unknown: list[str]) -> str:
     for other in ("imagenet-a", "imagenet-r"):
-        if other != name and set(found) == set(folder_names(other)):
+        if other != name and set(folders) == set(folder_names(other)):
             return f"; these are the 200 classes of {other}"
     if set(unknown) <= set(folder_names("imagenet")):
         return f"; they are ImageNet's, of which {name} has only 200"

@@ -160,8 +160,8 @@ def some(names: Sequence[str]) -> str:
     >>> some([str(i) for i in range(12)])
     '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
     """
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    listed = ", ".join(names[:_SHOWN])
+    return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN} more"
 
 
 def _below(folder: Path, name: str, above: frozenset[tuple[int, int]]) -> list[str]:

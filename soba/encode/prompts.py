@@ -39,19 +39,19 @@ def templates(name_or_path: str | os.PathLike[str]) -> tuple[str, ...]:
     >>> templates("a sketch of a {}.")
     ('a sketch of a {}.',)
     """
-    named, asked = _named(), os.fspath(name_or_path)
+    known, asked = _named(), os.fspath(name_or_path)
     if isinstance(name_or_path, str):
-        if asked in named:
-            entry = named[asked]
+        if asked in known:
+            entry = known[asked]
             return templates(entry) if isinstance(entry, str) else tuple(entry)
         if "{" in asked:
             return (_checked(asked, "template"),)
     path = Path(asked)
     if path.is_file():
         return _templates_of(path)
-    near = difflib.get_close_matches(asked, named, n=1)
+    near = difflib.get_close_matches(asked, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"no file and no known templates: {asked!r}.{hint} Known: {', '.join(named)}")
+    raise ValueError(f"no file and no known templates: {asked!r}.{hint} Known: {', '.join(known)}")
 
 
 def templates_fingerprint(templates: Sequence[str]) -> str:
@@ -159,8 +159,8 @@ def classifier(
 
 def _named() -> dict[str, str | list[str]]:
     text = resources.files("soba.encode").joinpath("templates.json").read_text("utf-8")
-    named: dict[str, str | list[str]] = json.loads(text)
-    return named
+    known: dict[str, str | list[str]] = json.loads(text)
+    return known
 
 
 def _templates_of(path: Path) -> tuple[str, ...]:

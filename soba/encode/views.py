@@ -220,6 +220,6 @@ def _generator(seed: int, key: int | str) -> np.random.Generator:
         raise TypeError(f"key must be a number or a string, not {key!r}")
     kind = "text" if isinstance(key, str) else "number"
     # File names that are no valid text arrive with surrogates in them.
-    named = f"{seed} {kind} {key}".encode("utf-8", "surrogatepass")
-    digest = hashlib.blake2b(named, digest_size=16).digest()
+    seed_text = f"{seed} {kind} {key}".encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(seed_text, digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))

@@ -29,8 +29,8 @@ def write_pictures(folder: Path, name: str, points: dict[str, list[Point]]) -> l
     lines = -(-len(points) // columns)
     size = (4.8 * columns, 3.4 * lines)
     drawn, panels = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
-    for axes, (file, own) in zip(panels.flat, points.items(), strict=False):
-        _draw(axes, name, file, own)
+    for axes, (file, file_points) in zip(panels.flat, points.items(), strict=False):
+        _draw(axes, name, file, file_points)
     for axes in panels.flat[len(points) :]:
         axes.set_visible(False)
     paths = [folder / f"{name}.{form}" for form in ("png", "svg")]
@@ -55,11 +55,11 @@ def _draw(axes: Any, name: str, file: str, points: Sequence[Point]) -> None:
 def _lines(axes: Any, name: str, points: Sequence[Point], floor: float | None) -> None:
     labels = list(dict.fromkeys(p.setting for p in points if p.line != "zero-shot"))
     for line in dict.fromkeys(p.line for p in points if p.line != "zero-shot"):
-        own = [p for p in points if p.line == line]
+        line_points = [p for p in points if p.line == line]
         axes.errorbar(
-            [labels.index(p.setting) for p in own],
-            [p.mean for p in own],
-            [p.std for p in own],
+            [labels.index(p.setting) for p in line_points],
+            [p.mean for p in line_points],
+            [p.std for p in line_points],
             marker="o",
             markersize=4,
             capsize=2,
@@ -70,8 +70,8 @@ def _lines(axes: Any, name: str, points: Sequence[Point], floor: float | None) -
         )
     if floor is not None:
         axes.axhline(floor, **line_style("zero-shot"))
-    chosen = ABLATIONS[name].paper
-    axes.set_xticks(range(len(labels)), [f"{x}*" if x == chosen else x for x in labels])
+    paper_setting = ABLATIONS[name].paper
+    axes.set_xticks(range(len(labels)), [f"{x}*" if x == paper_setting else x for x in labels])
     axes.set(xlabel=f"{ABLATIONS[name].varies}     * the paper's", ylabel="top-1 %")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=SMALLEST)
@@ -104,8 +104,8 @@ def _dots(axes: Any, name: str, points: Sequence[Point], floor: float | None) ->
     axes.set_ylim(-0.6, len(points) - 0.4)
     if floor is not None:
         axes.axvline(floor, **line_style("zero-shot"))
-    chosen = ABLATIONS[name].paper
-    labels = [f"{p.setting}*" if p.setting == chosen else p.setting for p in points]
+    paper_setting = ABLATIONS[name].paper
+    labels = [f"{p.setting}*" if p.setting == paper_setting else p.setting for p in points]
     axes.set_yticks(places, labels)
     axes.set_xlabel("top-1 %     * the paper's")
     axes.grid(alpha=0.25)

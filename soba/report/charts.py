@@ -108,7 +108,7 @@ def calibration(members: Members, title: str, width: float) -> Any:
     lines = sum(name.count("\n") + 1 for name in names)
     figure, axes = panel(title, (width, 0.8 + max(1.4, 0.26 * lines)), left=0.2 + longest_line / 15)
     errors = [[record.calibration_error for record in members[label]] for label in labels]
-    means, stds = np.array([mean_and_std(own) for own in errors]).T
+    means, stds = np.array([mean_and_std(row_errors) for row_errors in errors]).T
     axes.barh(
         range(len(labels)),
         means,
@@ -135,8 +135,8 @@ def quoted_set(file: str) -> str | None:
     ('dtd', None, None)
     """
     words = re.split(r"[^a-z0-9]+", re.sub(r"vit[-_/ ]?b[-_/ ]?16", "vitb16", file.lower()))
-    found = [name for name in GROUPS["cross"] if name in words]
-    return found[0] if "vitb16" in words and len(found) == 1 else None
+    sets = [name for name in GROUPS["cross"] if name in words]
+    return sets[0] if "vitb16" in words and len(sets) == 1 else None
 
 
 def add_quoted(figure: Any, values: dict[str, float]) -> None:
@@ -155,14 +155,14 @@ def _lines(
     members: Members, field: str, *, shift: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Label -> (per cent, mean over its records); of very many rows, the first few."""
-    found = {}
+    lines = {}
     for label in list(members)[:_MOST_LINES]:
-        own = [getattr(record, field) for record in members[label] if getattr(record, field)]
-        if own:
-            points = max(map(len, own))
-            mean = np.mean([values for values in own if len(values) == points], axis=0)
-            found[label] = (100 * (np.arange(points) + shift) / points, mean)
-    return found
+        curves = [getattr(record, field) for record in members[label] if getattr(record, field)]
+        if curves:
+            points = max(map(len, curves))
+            mean = np.mean([values for values in curves if len(values) == points], axis=0)
+            lines[label] = (100 * (np.arange(points) + shift) / points, mean)
+    return lines
 
 
 def _whole(table: Table) -> list[Row]:
@@ -177,7 +177,7 @@ def _whole(table: Table) -> list[Row]:
 
 
 def _styles(members: Members) -> dict[str, dict[str, Any]]:
-    return line_styles({label: own[0].method for label, own in members.items()})
+    return line_styles({label: records[0].method for label, records in members.items()})
 
 
 def _short(name: str) -> str:

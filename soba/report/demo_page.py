@@ -64,21 +64,21 @@ def write_report(path: Path, domains: list[Domain], seconds: float) -> None:
 
 def _why(domains: list[Domain]) -> str:
     """Which domain the examples are of, for what reason, and what the others gain."""
-    shown = most_gained(domains)
+    domain = most_gained(domains)
     gain = {d.name: d.summary["soba+"]["gain"] for d in domains if d.name in SHIFTED}
-    others = [f"{value:+.2f} on {name}" for name, value in gain.items() if name != shown.name]
+    others = [f"{value:+.2f} on {name}" for name, value in gain.items() if name != domain.name]
     return (
-        f"These and the pictures below are of {shown.name}, because SOBA+ gains most there of the "
-        f"shifted domains ({gain[shown.name]:+.2f} points): there is most to see. On the others it "
-        f"gains less: {', '.join(others)}."
+        f"These and the pictures below are of {domain.name}, because SOBA+ gains most there of the "
+        f"shifted domains ({gain[domain.name]:+.2f} points): there is most to see. On the others "
+        f"it gains less: {', '.join(others)}."
     )
 
 
 def gains(domains: list[Domain], width: float) -> Any:
     """Grouped bars: domain x method. Zero-shot is the line they stand on."""
     methods = [m for m in domains[0].summary if m != "zero-shot"]
-    named = [title_of(method) for method in domains[0].summary]
-    below = 0.35 + legend_height(named, width)
+    titles = [title_of(method) for method in domains[0].summary]
+    below = 0.35 + legend_height(titles, width)
     figure, axes = panel("", (width, 2.6 + below), bottom=below, top=0.1)
     bar = 0.8 / len(methods)
     for k, method in enumerate(methods):
@@ -109,7 +109,7 @@ def over_stream(
     orders = domain.summary["zero-shot"]["orders"]
     seen = np.arange(1, len(labels) + 1)
     # Before a twentieth the share of right answers is all noise; more points hide the dashes.
-    shown = slice(max(1, len(labels) // 20), None, max(1, len(labels) // 100))
+    points = slice(max(1, len(labels) // 20), None, max(1, len(labels) // 100))
     lines = {}
     for method in methods:
         right = []
@@ -117,7 +117,7 @@ def over_stream(
             order, logits, _ = stream(domain, method, seed)
             right.append(logits.argmax(axis=1) == labels[order])
         so_far = np.cumsum(np.mean(right, axis=0)) / seen
-        lines[title_of(method)] = (100 * seen[shown] / len(labels), 100 * so_far[shown])
+        lines[title_of(method)] = (100 * seen[points] / len(labels), 100 * so_far[points])
 
     def draw(width: float) -> Any:
         return lines_panel(
@@ -138,13 +138,13 @@ def spaces(domain: Domain) -> list[Picture]:
     labels = features.labels
     assert labels is not None and features.class_names is not None
     _, _, adapter = stream(domain, SOBA.card.name)
-    chosen = _confusable(domain)
-    rows = np.isin(labels, chosen)
+    confusable = _confusable(domain)
+    rows = np.isin(labels, confusable)
     before = np.asarray(features.image_features[rows], np.float64)
     values, basis = adapter.eigenvalues_, adapter.basis_  # type: ignore[attr-defined]
     ridge = values.sum() / len(adapter.queue)  # type: ignore[attr-defined]
     after = (before - before.mean(axis=0)) @ basis / np.sqrt(values + ridge)
-    names = {label: features.class_names[label] for label in chosen}
+    names = {label: features.class_names[label] for label in confusable}
     return [
         Picture(partial(_scatter, points, labels[rows], names, title), f"features {title}")
         for title, points in (("before", before), ("after", after))
@@ -210,11 +210,11 @@ def _table(domains: list[Domain]) -> str:
     mean = averages(domains)
     rows.append(["mean of shifted", *_ranked([mean[method] for method in methods]), "", ""])
     gain = {m: mean[m] - mean["zero-shot"] for m in methods}
-    shown = [
+    marked_gains = [
         "" if m == "zero-shot" else f'<span class="{"good" if g >= 0 else "bad"}">{g:+.2f}</span>'
         for m, g in gain.items()
     ]
-    rows.append(["gain over zero-shot", *shown, "", ""])
+    rows.append(["gain over zero-shot", *marked_gains, "", ""])
     orders = domains[0].summary["zero-shot"]["orders"]
     headings = ["domain", *map(title_of, methods), "classes", "images"]
     kinds = [*("" for _ in domains), "total", ""]
@@ -245,16 +245,16 @@ def _examples(domain: Domain) -> str:
     right, wrong = (adapted == truth) & (clip != truth), (adapted != truth) & (clip == truth)
     parts = []
     for title, rows in (("Put right", right), ("Put wrong", wrong)):
-        found = np.flatnonzero(rows)
-        shown = found[np.argsort(-chance[found], kind="stable")][:_EXAMPLES]
+        rows_of_kind = np.flatnonzero(rows)
+        surest = rows_of_kind[np.argsort(-chance[rows_of_kind], kind="stable")][:_EXAMPLES]
         cards = "".join(
             f'<figure class="card">{page.thumbnail(domain.pictures[order[i]], alt=names[truth[i]])}'
             f"<figcaption><b class='{'good' if adapted[i] == truth[i] else 'bad'}'>"
             f"{html.escape(names[adapted[i]])}</b> {chance[i]:.0%}<br>"
             f"<small>CLIP: {html.escape(names[clip[i]])}</small></figcaption></figure>"
-            for i in shown
+            for i in surest
         )
-        parts.append(f"<h3>{title}: {len(found)}</h3><div class='grid'>{cards}</div>")
+        parts.append(f"<h3>{title}: {len(rows_of_kind)}</h3><div class='grid'>{cards}</div>")
     return "".join(parts)
 
 
@@ -266,7 +266,7 @@ def _queues(domain: Domain) -> str:
     parts = []
     for label in _instructive(items.labels, items.ids, labels):
         members = items.ids[items.labels == label]
-        shown = "".join(
+        thumbnails = "".join(
             page.thumbnail(
                 domain.pictures[i],
                 72,
@@ -278,7 +278,7 @@ def _queues(domain: Domain) -> str:
         good = int((labels[members] == label).sum())
         parts.append(
             f"<h3>{html.escape(names[label])} <small>{good} of {len(members)} right</small></h3>"
-            f'<div class="strip">{shown}</div>'
+            f'<div class="strip">{thumbnails}</div>'
         )
     return "".join(parts)
 
@@ -305,12 +305,12 @@ def _confusable(domain: Domain) -> list[int]:
     mixed += mixed.T
     np.fill_diagonal(mixed, 0.0)
     seed = int(mixed.max(axis=1).argmax())
-    chosen = [seed]
-    while len(chosen) < min(_SCATTER, classes):
-        near = mixed[chosen].max(axis=0)
-        near[chosen] = -1.0
-        chosen.append(int(near.argmax()))
-    return chosen
+    group = [seed]
+    while len(group) < min(_SCATTER, classes):
+        near = mixed[group].max(axis=0)
+        near[group] = -1.0
+        group.append(int(near.argmax()))
+    return group
 
 
 def _plane(points: np.ndarray, labels: np.ndarray) -> np.ndarray:

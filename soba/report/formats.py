@@ -30,19 +30,19 @@ def notes(table: Table) -> list[str]:
     """What a reader must know of this table, in plain words."""
     orders = f"over {table.runs} orders" if table.runs > 1 else "of one order"
     spread = ", with the standard deviation" if table.runs > 1 else ""
-    found = [f"Top-1 accuracy in percent, mean {orders}{spread}."]
+    sentences = [f"Top-1 accuracy in percent, mean {orders}{spread}."]
     if table.joined:
-        found.append("All domains are one stream; each is scored by itself.")
+        sentences.append("All domains are one stream; each is scored by itself.")
     if any(table.is_short(row, cell) for row in table.rows for cell in row.cells):
-        found.append("A cell with fewer orders says so.")
+        sentences.append("A cell with fewer orders says so.")
     if any(row.kind == "quoted" for row in table.rows):
-        found.append(
+        sentences.append(
             f"{QUOTED} quoted from the SOBA paper, not measured here; the difference is ours less "
             "quoted."
         )
     if any(row.kind == "quoted" and row.method == "zero-shot" for row in table.rows):
-        found.append("The quoted zero-shot row used other prompts.")
-    return found + remarks(table)
+        sentences.append("The quoted zero-shot row used other prompts.")
+    return sentences + remarks(table)
 
 
 def markdown(table: Table) -> str:
@@ -106,12 +106,12 @@ def as_html(table: Table) -> str:
     return f'<p class="soft">{said}</p>{warning}{page.table(headings, rows, kinds=kinds)}'
 
 
-def document(made: Iterable[str], form: str) -> str:
+def document(texts: Iterable[str], form: str) -> str:
     """Several tables as one file."""
     if form == "latex":
         lead = "% \\usepackage{booktabs}\n% \\usepackage{xcolor}\n\n"
-        return lead + "\n".join(made)
-    return "\n".join(made)
+        return lead + "\n".join(texts)
+    return "\n".join(texts)
 
 
 def _marked(row: Row) -> str:

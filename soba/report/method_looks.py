@@ -49,20 +49,20 @@ def line_styles(methods: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     Rows of one method share its colour and are told apart by their dashes. Zero-shot, which the
     others are measured against, lies on top of them.
     """
-    found = {}
+    styles = {}
     used: Counter[str] = Counter()
     for label, method in methods.items():
-        control, own = method == "zero-shot", colour_of(method)
+        control, colour = method == "zero-shot", colour_of(method)
         dashes = _CONTROL if control else _DASHES
-        found[label] = {
+        styles[label] = {
             "label": label,
-            "color": own,
-            "linestyle": dashes[used[own] % len(dashes)],
+            "color": colour,
+            "linestyle": dashes[used[colour] % len(dashes)],
             "linewidth": 1.6 if method in _HEAVY else 1.3,
             "zorder": 4 if control else 3 if method in _HEAVY else 2,
         }
-        used[own] += 1
-    return found
+        used[colour] += 1
+    return styles
 
 
 def line_style(method: str) -> dict[str, Any]:

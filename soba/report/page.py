@@ -35,9 +35,9 @@ Step = Callable[[str], None]
 def write_report(path: Path, results: Results, *, step: Step = lambda what: None) -> None:
     """The page, and `step` called before each part of the work."""
     step("tables")
-    made = tables(results.records)
-    parts = [_lead(results, made), _warnings(results.problems)]
-    parts += [f"<h2>{html.escape(t.title)}</h2>{table_formats.as_html(t)}" for t in made]
+    all_tables = tables(results.records)
+    parts = [_lead(results, all_tables), _warnings(results.problems)]
+    parts += [f"<h2>{html.escape(t.title)}</h2>{table_formats.as_html(t)}" for t in all_tables]
     sections = (
         ("radars", _radars),
         ("streams", _streams),
@@ -46,7 +46,7 @@ def write_report(path: Path, results: Results, *, step: Step = lambda what: None
     )
     for what, section in sections:
         step(what)
-        parts.append(section(made))
+        parts.append(section(all_tables))
     parts += map(_efficiency, results.costs)
     step("ablations")
     parts.append(_ablations(results.ablations))
@@ -67,12 +67,12 @@ def write_tables(path: Path, results: Results, form: str) -> None:
         temporary.write_text(content, encoding="utf-8")
 
 
-def _lead(results: Results, made: list[Table]) -> str:
+def _lead(results: Results, all_tables: list[Table]) -> str:
     records = results.records
     numbers = [
         (f"{len(records):,}", "streams"),
         (f"{len({r.method for r in records})}", "methods"),
-        (f"{len({(t.benchmark, name) for t in made for name in t.datasets})}", "data sets"),
+        (f"{len({(t.benchmark, name) for t in all_tables for name in t.datasets})}", "data sets"),
         (f"{sum(r.samples or 0 for r in records):,}", "images adapted to"),
     ]
     cards = "".join(f'<div class="number"><b>{n}</b>{what}</div>' for n, what in numbers)
@@ -85,7 +85,7 @@ def _lead(results: Results, made: list[Table]) -> str:
         )
     rule = (
         "The best of each column is <b>bold</b>, the second <span class='second'>underlined</span>."
-        if made
+        if all_tables
         else ""
     )
     return (
@@ -108,27 +108,29 @@ def _warnings(problems: list[str]) -> str:
     )
 
 
-def _radars(made: list[Table]) -> str:
-    shown = [t for t in made if t.benchmark in ("ood", "icons") and report_plots.can_be_radar(t)]
+def _radars(all_tables: list[Table]) -> str:
+    drawable = [
+        t for t in all_tables if t.benchmark in ("ood", "icons") and report_plots.can_be_radar(t)
+    ]
     return _section(
         "Out of distribution, at a glance",
         "A method is a polygon, a data set an axis. Each axis has its own scale, written at its "
         "end: from the worst method to the best.",
-        [Picture(partial(report_plots.radar, t), f"radar of {t.title}", t.title) for t in shown],
+        [Picture(partial(report_plots.radar, t), f"radar of {t.title}", t.title) for t in drawable],
     )
 
 
-def _streams(made: list[Table]) -> str:
+def _streams(all_tables: list[Table]) -> str:
     return _section(
         "Accuracy over the stream",
         "Each point is a twentieth of the stream, mean over the orders: methods that learn start "
         "as zero-shot CLIP and leave it behind, or not.",
-        _over_stream(made),
+        _over_stream(all_tables),
     )
 
 
-def _calibration(made: list[Table]) -> str:
-    fair = [table for table in made if table.fair]
+def _calibration(all_tables: list[Table]) -> str:
+    fair = [table for table in all_tables if table.fair]
     bars = [
         Picture(
             partial(report_plots.calibration, t.fair, _whole(t)),
@@ -144,7 +146,7 @@ def _calibration(made: list[Table]) -> str:
             t.title,
         )
         for t in fair
-        if any(record.accuracy_at_coverage for own in t.fair.values() for record in own)
+        if any(record.accuracy_at_coverage for records in t.fair.values() for record in records)
     ]
     first = _section(
         "Calibration",
@@ -161,15 +163,17 @@ def _calibration(made: list[Table]) -> str:
     return first + second
 
 
-def _over_stream(made: list[Table]) -> list[Picture]:
+def _over_stream(all_tables: list[Table]) -> list[Picture]:
     """A picture per stream; per table, where that would be too many."""
-    streams = {(t.title, r.dataset) for t in made for own in t.fair.values() for r in own}
+    streams = {
+        (t.title, r.dataset) for t in all_tables for records in t.fair.values() for r in records
+    }
     single = len(streams) <= MOST_PANELS
     images = []
-    for table in made:
+    for table in all_tables:
         panels: dict[str, report_plots.Members] = {}
-        for label, own in table.fair.items():
-            for record in own:
+        for label, records in table.fair.items():
+            for record in records:
                 if record.accuracy_over_stream:
                     apart = single and record.dataset in table.datasets
                     name = record.dataset if apart else _whole(table)
@@ -186,15 +190,17 @@ def _whole(table: Table) -> str:
     return "all domains" if table.joined else "mean of the data sets"
 
 
-def _cost(made: list[Table]) -> str:
+def _cost(all_tables: list[Table]) -> str:
     parts, lines = [], 0
-    for table in made:
-        plain_clip = [r for own in table.members.values() for r in own if r.method == "zero-shot"]
+    for table in all_tables:
+        plain_clip = [
+            r for records in table.members.values() for r in records if r.method == "zero-shot"
+        ]
         zero = _per_thousand(plain_clip, "seconds")
         rows = []
-        for label, own in table.members.items():
-            adapt = _per_thousand(own, "seconds")
-            encode = _per_thousand(own, "encode_seconds")
+        for label, records in table.members.items():
+            adapt = _per_thousand(records, "seconds")
+            encode = _per_thousand(records, "encode_seconds")
             rows.append(
                 [
                     html.escape(label),
@@ -226,12 +232,12 @@ def _efficiency(measured: efficiency.Measured) -> str:
         f"<i>{name} {mark}</i>" if name in efficiency.QUOTED_HEADINGS else name
         for name in efficiency.HEADINGS
     ]
-    own = len(headings) - len(efficiency.QUOTED_HEADINGS)
+    n_measured = len(headings) - len(efficiency.QUOTED_HEADINGS)
     rows = []
     for cost in measured.costs:
         name, *numbers = efficiency.shown(cost)
         cells = [html.escape(title_of(name)), *numbers]
-        rows.append(cells[:own] + [cell and f"<i>{cell}</i>" for cell in cells[own:]])
+        rows.append(cells[:n_measured] + [cell and f"<i>{cell}</i>" for cell in cells[n_measured:]])
     return (
         f"<h2>Efficiency, {html.escape(measured.title)}</h2>"
         "<p class='soft'>Encoding and adapting apart, on the machine that measured them. "
@@ -253,9 +259,9 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
 
 
-def _ablations(found: dict[str, list[ablate.Row]]) -> str:
+def _ablations(ablations: dict[str, list[ablate.Row]]) -> str:
     images = []
-    for name, rows in found.items():
+    for name, rows in ablations.items():
         for file, points in ablate.summarise(rows).items():
             draw = partial(_ablation, name, file, points)
             images.append(Picture(draw, f"ablation of {name} on {file}", f"Ablation: {name}"))
@@ -265,7 +271,7 @@ def _ablations(found: dict[str, list[ablate.Row]]) -> str:
         "the orders; dashed: zero-shot CLIP.",
         images,
     )
-    return drawn + (_quoted_ablation() if "capacity" in found else "")
+    return drawn + (_quoted_ablation() if "capacity" in ablations else "")
 
 
 def _ablation(name: str, file: str, points: list[ablate.Point], width: float) -> Any:
@@ -277,18 +283,18 @@ def _ablation(name: str, file: str, points: list[ablate.Point], width: float) ->
 
 def _quoted_capacities() -> dict[str, dict[str, float]]:
     """Data set -> capacity -> what the paper prints."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    numbers: dict[str, dict[str, float]] = defaultdict(dict)
     for row in quoted(table="capacity"):
-        found[row.dataset][row.setting.removeprefix("capacity=")] = row.value
-    return found
+        numbers[row.dataset][row.setting.removeprefix("capacity=")] = row.value
+    return numbers
 
 
 def _quoted_ablation() -> str:
     printed = _quoted_capacities()
     capacities = list(next(iter(printed.values())))
     rows = [
-        [html.escape(name), *(f"<i>{own[capacity]:.2f}</i>" for capacity in capacities)]
-        for name, own in printed.items()
+        [html.escape(name), *(f"<i>{numbers[capacity]:.2f}</i>" for capacity in capacities)]
+        for name, numbers in printed.items()
     ]
     mark = table_formats.QUOTED
     headings = ["data set", *(f"{capacity} {mark}" for capacity in capacities)]
@@ -307,41 +313,41 @@ def _settings(records: list[Record]) -> str:
     if not by_method:
         return ""
     rows = []
-    for method, own in by_method.items():
+    for method, method_records in by_method.items():
         values: dict[str, set[str]] = defaultdict(set)
-        for record in own:
+        for record in method_records:
             for key, value in record.hyper_parameters.items():
                 values[key].add(plain(value))
         given = ", ".join(
             f"{key}={next(iter(seen))}" if len(seen) == 1 else f"{key}: {len(seen)} values"
             for key, seen in values.items()
         )
-        tuned = sorted({plain(record.tuned_on) for record in own})
-        shown = ", ".join(
+        tuned = sorted({plain(record.tuned_on) for record in method_records})
+        sources = ", ".join(
             f'<span class="bad">{html.escape(t)}</span>' if t == TEST_LABELS else html.escape(t)
             for t in tuned
         )
-        origin = ", ".join(sorted({plain(record.provenance) for record in own} - {""}))
+        origin = ", ".join(sorted({plain(record.provenance) for record in method_records} - {""}))
         name = html.escape(title_of(method))
-        rows.append([name, html.escape(origin), shown, html.escape(given)])
+        rows.append([name, html.escape(origin), sources, html.escape(given)])
     headings = ["method", "provenance", "hyper-parameters from", "hyper-parameters"]
-    made = page.table(headings, rows, kinds=[""] * len(rows), words=frozenset({1, 2, 3}))
-    return f"<h2>Settings</h2>{made}"
+    table = page.table(headings, rows, kinds=[""] * len(rows), words=frozenset({1, 2, 3}))
+    return f"<h2>Settings</h2>{table}"
 
 
 def _environment(records: list[Record]) -> str:
     """Versions, encoders, prompts and views, as the records have them."""
     if not records:
         return ""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         for name, version in record.versions.items():
-            found[str(name)][plain(version)] += 1
+            counts[str(name)][plain(version)] += 1
         for field in ("encoder", "model", "view_policy", "prompts"):
             if value := getattr(record, field):
-                found[field.replace("_", " ")][plain(value)] += 1
+                counts[field.replace("_", " ")][plain(value)] += 1
     rows = []
-    for name, counted in found.items():
+    for name, counted in counts.items():
         listed = "<br>".join(
             f"{html.escape(value if len(value) <= 200 else value[:197] + '...')}"
             + (f" <small>{count:,} records</small>" if len(counted) > 1 else "")
@@ -349,8 +355,8 @@ def _environment(records: list[Record]) -> str:
         )
         more = len(counted) - 12
         rows.append([html.escape(name), listed + (f"<br>and {more} more" if more > 0 else "")])
-    made = page.table(["", "of the records"], rows, kinds=[""] * len(rows), words=frozenset({1}))
-    return f"<h2>Environment</h2>{made}"
+    table = page.table(["", "of the records"], rows, kinds=[""] * len(rows), words=frozenset({1}))
+    return f"<h2>Environment</h2>{table}"
 
 
 def _section(title: str, text: str, pictures: list[Picture]) -> str:

@@ -41,11 +41,11 @@ def read_results(path: Path) -> Results:
     """
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    found = _read_file(path) if path.is_file() else _read_folder(path)
-    if not (found.records or found.ablations or found.costs):
-        first = f" ({found.problems[0]})" if found.problems else ""
+    results = _read_file(path) if path.is_file() else _read_folder(path)
+    if not (results.records or results.ablations or results.costs):
+        first = f" ({results.problems[0]})" if results.problems else ""
         raise ValueError(f"{path}: holds no records{first}")
-    return found
+    return results
 
 
 def _read_file(path: Path) -> Results:
@@ -125,13 +125,13 @@ def _newest(records: list[Record], problems: list[str]) -> list[Record]:
             f"{new.method} on {new.dataset}: {len(old)} records, since newer ones differ "
             f"from them in {reason}"
         )
-    found = {(*cell(record), plain(record.seed)): record for record in records}
-    if len(found) < len(records):
+    newest = {(*cell(record), plain(record.seed)): record for record in records}
+    if len(newest) < len(records):
         problems.append(
-            f"{len(records) - len(found)} records repeat a cell and seed of another one: of each, "
+            f"{len(records) - len(newest)} records repeat a cell and seed of another one: of each, "
             "the newest was used"
         )
-    return list(found.values())
+    return list(newest.values())
 
 
 def _of_newest_kind(
@@ -147,7 +147,7 @@ def _of_newest_kind(
     for record in records:
         where, what = place(record), kind(record)
         (kept if what == kind(newest[where]) else others[where, what]).append(record)
-    return kept, [(own, newest[where]) for (where, _), own in others.items()]
+    return kept, [(older, newest[where]) for (where, _), older in others.items()]
 
 
 def _identity(record: Record) -> str:

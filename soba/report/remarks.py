@@ -25,25 +25,27 @@ def remarks(table: Table) -> list[str]:
 
 def _other_settings(table: Table) -> list[str]:
     """Where a difference is shown, though the paper had other views or prompts."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    sets_by_protocol: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for place, row in enumerate(table.rows):
         if row.kind != "difference":
             continue
         label = table.rows[place - 2].label  # ours, then the quoted row, then the difference
-        shown = {name for name, gap in zip(table.columns, row.cells, strict=True) if gap}
+        compared = {name for name, gap in zip(table.columns, row.cells, strict=True) if gap}
         for record in table.members[label]:
-            words = other_protocol(record) if record.dataset in shown else None
-            if words and record.dataset not in found[words][label]:
-                found[words][label].append(record.dataset)
+            words = other_protocol(record) if record.dataset in compared else None
+            if words and record.dataset not in sets_by_protocol[words][label]:
+                sets_by_protocol[words][label].append(record.dataset)
     lines = []
-    for (ours, theirs), labels in found.items():
+    for (ours, theirs), labels in sets_by_protocol.items():
         by_sets: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for label, names in labels.items():
             by_sets[_ordered(table, names)].append(label)
-        for sets, named in by_sets.items():
+        for sets, row_labels in by_sets.items():
             where = "" if sets == table.datasets else f" on {', '.join(sets)}"
             lines.append(
-                f"Not the paper's setting: {', '.join(named)}{where} "
+                f"Not the paper's setting: {', '.join(row_labels)}{where} "
                 f"(ours: {ours}; the paper: {theirs})."
             )
     return lines
@@ -53,20 +55,20 @@ def _other_hyper_parameters(table: Table) -> list[str]:
     """What was given by hand; what was searched is said by the row's label."""
     lines = []
     for label, records in table.members.items():
-        found: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+        pairs_by_name: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
         sets = set()
         for record in records:
             given = record.tuned_on in (PAPER, OFFICIAL)
             for name, (ours, theirs) in (record.unlike_the_paper or {}).items():
                 if given or name != "alpha":
-                    found[name].append((ours, theirs))
+                    pairs_by_name[name].append((ours, theirs))
                     sets.add(record.dataset)
-        if not found:
+        if not pairs_by_name:
             continue
         words = [
             f"{name} {_values(ours for ours, _ in pairs)}, the paper's "
             f"{_values(theirs for _, theirs in pairs)}"
-            for name, pairs in found.items()
+            for name, pairs in pairs_by_name.items()
         ]
         everywhere = sets == {record.dataset for record in records}
         where = "" if everywhere else f" on {', '.join(_ordered(table, sets))}"
@@ -88,13 +90,13 @@ def _official_constants(table: Table) -> list[str]:
 def _other_data(table: Table) -> list[str]:
     """Where no difference is taken, and data sets that are not whole."""
     quoted = any(row.kind == "quoted" for row in table.rows)
-    own = [record for records in table.members.values() for record in records]
-    lacks = {record.dataset: lacking(record) for record in own if lacking(record)}
+    measured = [record for records in table.members.values() for record in records]
+    lacks = {record.dataset: lacking(record) for record in measured if lacking(record)}
     lines = []
     if lacks:
         listed = ", ".join(f"{name} ({what})" for name, what in lacks.items())
         lines.append(f"Not the test sets of the literature: {listed}.")
-    if quoted and (lacks or any(given_prompts(record) is not None for record in own)):
+    if quoted and (lacks or any(given_prompts(record) is not None for record in measured)):
         lines.append("No difference is taken where prompts were given or images differ.")
     return lines
 

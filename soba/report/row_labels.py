@@ -30,13 +30,13 @@ def rows_of(records: Iterable[Record]) -> dict[str, list[Record]]:
         policy = _policy(record) if method in split else ""
         grouped[method, policy, prompts, plain(record.tuned_on)].append(record)
     _pair(grouped)
-    found: dict[str, list[Record]] = {}
+    rows: dict[str, list[Record]] = {}
     used: Counter[str] = Counter()
-    for (method, _, _, tuned_on), own in grouped.items():
-        label = _label(own[0], tuned_on, method in split)
+    for (method, _, _, tuned_on), members in grouped.items():
+        label = _label(members[0], tuned_on, method in split)
         used[label] += 1
-        found[label if used[label] == 1 else f"{label} #{used[label]}"] = own
-    return found
+        rows[label if used[label] == 1 else f"{label} #{used[label]}"] = members
+    return rows
 
 
 def _pair(grouped: dict[tuple[str, ...], list[Record]]) -> None:

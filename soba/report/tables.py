@@ -109,11 +109,11 @@ class Table:
     @property
     def fair(self) -> dict[str, list[Record]]:
         """Label of a row -> its records that were not tuned on test labels: for pictures."""
-        found = {
-            label: [record for record in own if record.tuned_on != TEST_LABELS]
-            for label, own in self.members.items()
+        members = {
+            label: [record for record in runs if record.tuned_on != TEST_LABELS]
+            for label, runs in self.members.items()
         }
-        return {label: own for label, own in found.items() if own}
+        return {label: runs for label, runs in members.items() if runs}
 
     @property
     def on_test(self) -> bool:
@@ -126,20 +126,20 @@ def tables(records: Iterable[Record]) -> list[Table]:
     for record in records:
         groups[str(record.benchmark), str(record.model)].append(record)
     places = list(BENCHMARKS)
-    found = []
-    for (benchmark, model), own in sorted(
+    all_tables = []
+    for (benchmark, model), members in sorted(
         groups.items(),
         key=lambda item: (places.index(item[0][0]) if item[0][0] in places else 99, item[0]),
     ):
         by_order: dict[tuple[str, tuple[str, ...]], list[Record]] = defaultdict(list)
-        for record in own:
+        for record in members:
             by_order[str(record.order), joined(record)].append(record)
         free = by_order.pop((_ANY_ORDER, ()), []) if len(by_order) > 1 else []
         for order, sets in sorted(
             by_order, key=lambda o: (ORDERS.index(o[0]) if o[0] in ORDERS else 99, o)
         ):
-            found.append(_table(benchmark, model, order, by_order[order, sets] + free))
-    return found
+            all_tables.append(_table(benchmark, model, order, by_order[order, sets] + free))
+    return all_tables
 
 
 def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Table:
@@ -150,14 +150,16 @@ def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Tab
     averages = _averages(benchmark, datasets)
     ours = []
     for label, runs in grouped:
-        own: dict[str, dict[int, Record]] = defaultdict(dict)
+        runs_by_set: dict[str, dict[int, Record]] = defaultdict(dict)
         for part in (part for record in runs for part in _by_domain(record)):
-            own[part.dataset][part.seed] = part
-        measured = [_cell(own[name].values()) if name in own else None for name in datasets]
-        means = [_average(own, columns) for columns in averages.values()]
+            runs_by_set[part.dataset][part.seed] = part
+        measured = [
+            _cell(runs_by_set[name].values()) if name in runs_by_set else None for name in datasets
+        ]
+        means = [_average(runs_by_set, columns) for columns in averages.values()]
         ours.append(Row(label, runs[0].method, "ours", (*measured, *means)))
     rows: list[Row] = []
-    shown: set[str] = set()  # methods whose quoted numbers stand beside our own
+    beside_ours: set[str] = set()  # methods whose quoted numbers stand beside our own
     columns = (*datasets, *averages)
     for row in _ranked(ours):
         rows.append(row)
@@ -170,12 +172,12 @@ def _table(benchmark: str, model: str, order: str, records: list[Record]) -> Tab
             for a, b in pairs
         )
         if any(gaps):
-            shown.add(row.method)
+            beside_ours.add(row.method)
             rows += [beside, Row("difference", row.method, "difference", gaps)]
     rows += [
         _quoted_row(method, values, columns)
         for method, values in printed.items()
-        if method not in shown
+        if method not in beside_ours
     ]
     return Table(benchmark, model, order, datasets, tuple(averages), tuple(rows), dict(grouped))
 
@@ -195,20 +197,20 @@ def _cell(records: Iterable[Record]) -> Cell:
     return Cell(mean, std if len(runs) > 1 else None, len(runs), on_test, same, fair)
 
 
-def _average(own: dict[str, dict[int, Record]], datasets: tuple[str, ...]) -> Cell | None:
+def _average(runs_by_set: dict[str, dict[int, Record]], datasets: tuple[str, ...]) -> Cell | None:
     """Over data sets, if the row has them all; its spread over seeds that all of them have."""
-    if any(name not in own for name in datasets):
+    if any(name not in runs_by_set for name in datasets):
         return None
-    given = {name: {views(record) for record in own[name].values()} for name in datasets}
+    given = {name: {views(record) for record in runs_by_set[name].values()} for name in datasets}
     # One view on ImageNet and 64 on its variants are one protocol, TDA's; no other mixture is.
     if len(set.union(*given.values())) > 1 and any(
         seen != {stream_views(name)} for name, seen in given.items()
     ):
         return None
-    parts = [_cell(own[name].values()) for name in datasets]
+    parts = [_cell(runs_by_set[name].values()) for name in datasets]
     mean = float(np.mean([part.mean for part in parts]))
-    seeds = set.intersection(*(set(own[name]) for name in datasets))
-    per_seed = [float(np.mean([own[name][s].accuracy for name in datasets])) for s in seeds]
+    seeds = set.intersection(*(set(runs_by_set[name]) for name in datasets))
+    per_seed = [float(np.mean([runs_by_set[name][s].accuracy for name in datasets])) for s in seeds]
     return Cell(
         mean,
         mean_and_std(per_seed)[1] if len(seeds) > 1 else None,
@@ -251,16 +253,18 @@ def _printed(
     """
     if benchmark not in ("ood", "cross") or model not in BACKBONES or order != "shuffled":
         return {}
-    found: dict[str, dict[str, Quoted]] = {}
+    quotes: dict[str, dict[str, Quoted]] = {}
     ours = {card(name).paper.printed_name: name for name in list_methods()}
     for row in quoted(backbone=BACKBONES[model]):
         main, baseline = row.table == benchmark, row.table == f"baseline-{benchmark}"
         if main or (baseline and row.method == NCM.card.name):
-            found.setdefault(ours.get(row.method, row.method), {})[row.dataset] = row
+            quotes.setdefault(ours.get(row.method, row.method), {})[row.dataset] = row
     cells = {row.dataset for row in quoted(table=benchmark) if row.kind == "cell"}
     if set(datasets) != cells:
-        found = {m: {d: q for d, q in own.items() if d in datasets} for m, own in found.items()}
-    return {method: own for method, own in found.items() if own}
+        quotes = {
+            m: {d: q for d, q in values.items() if d in datasets} for m, values in quotes.items()
+        }
+    return {method: values for method, values in quotes.items() if values}
 
 
 def _quoted_row(method: str, values: dict[str, Quoted], columns: tuple[str, ...]) -> Row:
@@ -280,12 +284,12 @@ def _averages(benchmark: str, datasets: tuple[str, ...]) -> dict[str, tuple[str,
     """Name of the average -> its data sets. An OOD average leaves the source out."""
     if len(datasets) < 2:
         return {}
-    found = {"average": datasets}
+    averages = {"average": datasets}
     source = {"ood": ("imagenet",), "icons": ("source", "icons-source")}.get(benchmark, ())
     shifted = tuple(name for name in datasets if name not in source)
     if len(datasets) > len(shifted) > 1:
-        found["ood-average"] = shifted
-    return found
+        averages["ood-average"] = shifted
+    return averages
 
 
 def _place(row: tuple[str, list[Record]]) -> tuple[int, str]:

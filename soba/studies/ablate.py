@@ -88,9 +88,9 @@ def _alphas() -> list[Setting]:
 def _classifiers() -> list[Setting]:
     spaces = [("CLIP's space", _NCM, "metric", m) for m in ("l1", "l2", "cosine")]
     spaces += [("to mu_hat", _SOBA, "classifier", c) for c in ("l1", "l2", "linear")]
-    shown = {"l1": "L1", "l2": "L2", "cosine": "cosine", "linear": "linear"}
+    titles = {"l1": "L1", "l2": "L2", "cosine": "cosine", "linear": "linear"}
     return [
-        Setting("classifier", f"{shown[value]}, {where}", method, {key: value})
+        Setting("classifier", f"{titles[value]}, {where}", method, {key: value})
         for where, method, key, value in spaces
     ]
 
@@ -122,10 +122,10 @@ def settings_for(name: str, total: int) -> tuple[list[Setting], list[Setting]]:
     if name not in ABLATIONS:
         raise ValueError(f"no ablation {name!r}; there are: {', '.join(ABLATIONS)}")
     kept: list[Setting] = []
-    left: list[Setting] = []
+    left_out: list[Setting] = []
     for setting in ABLATIONS[name].settings:
-        (kept if setting.refreshes(total) <= MOST_REFRESHES else left).append(setting)
-    return kept, left
+        (kept if setting.refreshes(total) <= MOST_REFRESHES else left_out).append(setting)
+    return kept, left_out
 
 
 def ablate(
@@ -188,11 +188,11 @@ class Point:
 
 def summarise(rows: Iterable[Row]) -> dict[str, list[Point]]:
     """File -> its points, in the order they ran."""
-    found: dict[tuple[str, str, str], list[float]] = {}
+    scores_by_setting: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        found.setdefault((row.file, row.line, row.setting), []).append(row.accuracy)
+        scores_by_setting.setdefault((row.file, row.line, row.setting), []).append(row.accuracy)
     points: dict[str, list[Point]] = {}
-    for (file, line, setting), scores in found.items():
+    for (file, line, setting), scores in scores_by_setting.items():
         point = Point(line, setting, *mean_and_std(scores), len(scores))
         points.setdefault(file, []).append(point)
     return points
@@ -237,18 +237,18 @@ def add_rows(path: Path, rows: Sequence[Row]) -> list[Row]:
         known = settings.index(key) if key in settings else len(settings)
         return files.index(row.file), known, row.seed
 
-    found = sorted(merged.values(), key=place)
-    write_csv(path, found)
-    return found
+    in_order = sorted(merged.values(), key=place)
+    write_csv(path, in_order)
+    return in_order
 
 
 def earlier_rows(path: Path, name: str) -> list[Row]:
     """What earlier runs of an ablation left, if any did."""
-    found = read_csv(path) if path.exists() else []
-    others = {row.ablation for row in found} - {name}
+    rows = read_csv(path) if path.exists() else []
+    others = {row.ablation for row in rows} - {name}
     if others:
         raise ValueError(f"{path}: holds results of {', '.join(sorted(others))}, not of {name}")
-    return found
+    return rows
 
 
 def check_same_file(path: Path, earlier: Iterable[Row], features: FeatureSet) -> None:

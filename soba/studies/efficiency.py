@@ -135,7 +135,7 @@ def prepared(
         single = dataclasses.replace(
             features, image_features=features.image_features[:, 0], view_policy=None
         )
-    found, problems = {}, {}
+    factories, problems = {}, {}
     for name in dict.fromkeys((_CONTROL, *methods)):
         try:
             many = card(name).min_views > 1
@@ -147,8 +147,8 @@ def prepared(
         except (ValueError, ImportError) as error:
             problems[name] = str(error)
         else:
-            found[name] = factory
-    return found, problems
+            factories[name] = factory
+    return factories, problems
 
 
 def costs(
@@ -193,7 +193,7 @@ def _priced(measured: dict[str, tuple[int, float | None, float]]) -> list[Cost]:
     """Method -> images and their (encode, adapt) seconds, with ratios and the paper's numbers."""
     base_images, base_encode, base_adapt = measured[_CONTROL]
     printed = {row.method: row.value for row in quoted(table="runtime") if row.unit == "s"}
-    found = []
+    priced = []
     for name, (images, encode, adapt) in measured.items():
         share, total = base_images / images, None
         if encode is not None and base_encode is not None:
@@ -201,8 +201,8 @@ def _priced(measured: dict[str, tuple[int, float | None, float]]) -> list[Cost]:
         seconds = printed.get(name)
         ratio = None if seconds is None else seconds / printed[_CONTROL]
         adapt_ratio = share * adapt / base_adapt
-        found.append(Cost(name, images, encode, adapt, adapt_ratio, total, seconds, ratio))
-    return found
+        priced.append(Cost(name, images, encode, adapt, adapt_ratio, total, seconds, ratio))
+    return priced
 
 
 def shown(cost: Cost) -> list[str]:

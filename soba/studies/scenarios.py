@@ -116,8 +116,8 @@ def _duplicates(
     images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
 ) -> Scenario:
     """A fifth of the images come five times more, with noise of 0.02 in every coordinate."""
-    chosen = rng.permutation(len(labels))[: len(labels) // 5]
-    copies = np.repeat(chosen, 5)
+    rows = rng.permutation(len(labels))[: len(labels) // 5]
+    copies = np.repeat(rows, 5)
     noisy = images[copies] + 0.02 * rng.normal(size=(len(copies), images.shape[1]))
     stream = np.concatenate([images, _unit(noisy).astype(np.float32)])
     order = rng.permutation(len(stream))
@@ -128,9 +128,9 @@ def _wrong_text(
     images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
 ) -> Scenario:
     """The text of a fifth of the classes, two at least, goes round among them."""
-    chosen = rng.permutation(len(text))[: max(2, round(len(text) / 5))]
+    classes = rng.permutation(len(text))[: max(2, round(len(text) / 5))]
     text = text.copy()
-    text[chosen] = text[np.roll(chosen, 1)]
+    text[classes] = text[np.roll(classes, 1)]
     order = rng.permutation(len(labels))
     return Scenario(images[order], labels[order], text)
 

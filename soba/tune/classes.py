@@ -51,5 +51,5 @@ def _spelling(name: str) -> str:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:5])
-    return f"{len(names)} classes ({shown}{', ...' if len(names) > 5 else ''}) are"
+    listed = ", ".join(repr(name) for name in names[:5])
+    return f"{len(names)} classes ({listed}{', ...' if len(names) > 5 else ''}) are"

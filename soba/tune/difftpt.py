@@ -94,6 +94,6 @@ class DiffTPT(TPT):
                 f"{count} views cannot be an original, augmented views "
                 f"and {self.generated} generated ones"
             )
-        left = 1 + int(self.similar * (count - 1))
-        if int(self.selection * left) < 1:
+        kept = 1 + int(self.similar * (count - 1))
+        if int(self.selection * kept) < 1:
             raise ValueError(f"difftpt's filters leave none of {count} views")

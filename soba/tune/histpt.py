@@ -186,13 +186,13 @@ class HisTPT(PromptTuner):
         views = plain(views)
         logits = self._cosine_logits(views, self._text)
         banks = copy.copy(self.banks_)  # what is pushed replaces arrays, it does not change them
-        chosen = surest(logits, max(1, int(self.selection * len(views))))
-        banks.push(self._text.cpu().numpy(), float(entropies(logits[chosen]).mean()))
+        rows = surest(logits, max(1, int(self.selection * len(views))))
+        banks.push(self._text.cpu().numpy(), float(entropies(logits[rows]).mean()))
         label = self.fused(views[0], banks).argmax()
         context, optimiser = copy.deepcopy((self._context, self._optimiser))
         optimiser.param_groups[0]["lr"] = self._rate(len(self._seen))
         for _ in range(self.steps):
-            tuned = self._cosine_logits(views[chosen], self._prompts.features_of_each(context))
+            tuned = self._cosine_logits(views[rows], self._prompts.features_of_each(context))
             optimiser.zero_grad()
             torch.nn.functional.cross_entropy(tuned, label.expand(len(tuned))).backward()
             torch.nn.utils.clip_grad_norm_(context, self.clip)

@@ -83,11 +83,11 @@ class TipAdapterF(TipAdapter):
         Keys of the other classes vote for none of these and are left out; see
         :func:`soba.tune.classes.match_classes` for the indices.
         """
-        chosen = np.asarray(classes, np.int64)
-        twin = type(self)(self.text_features[chosen], **self.params)
+        columns = np.asarray(classes, np.int64)
+        twin = type(self)(self.text_features[columns], **self.params)
         if self.tuned_on_ is not None:
             place = np.full(self.n_classes, -1, np.int64)
-            place[chosen] = np.arange(len(chosen))
+            place[columns] = np.arange(len(columns))
             kept = place[self._labels] >= 0
             arrays = {"keys": self._keys[kept], "labels": place[self._labels[kept]]}
             twin._restore(arrays, self._meta())
