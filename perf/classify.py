@@ -69,9 +69,9 @@ def main() -> int:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
                 app(arguments, standalone_mode=False)
-            found = re.search(r"([0-9.]+) images/s", printed.getvalue())
-            assert found is not None, printed.getvalue()
-            return options.images / float(found[1])
+            match = re.search(r"([0-9.]+) images/s", printed.getvalue())
+            assert match is not None, printed.getvalue()
+            return options.images / float(match[1])
 
         # In turn, and the best of each: a machine that pauses hits all alike.
         tasks = {"image tower": tower, "loop": loop, "classify": classify}

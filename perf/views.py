@@ -55,10 +55,10 @@ def measure(images: int, views: int, width: int, classes: int, noise: float) -> 
         start = time.perf_counter()
         predicted += [reference.mta(image, text, dtype=np.float32) for image in stream[part]]
         between = time.perf_counter()
-        found = mta.adapt(stream)
+        logits = mta.adapt(stream)
         end = time.perf_counter()
         ratios.append((between - start) / len(part) / (end - between) * images)
-    differ = int((np.array(predicted).argmax(axis=1) != found.argmax(axis=1)).sum())
+    differ = int((np.array(predicted).argmax(axis=1) != logits.argmax(axis=1)).sum())
     return float(np.median(ratios)), differ
 
 

@@ -143,8 +143,8 @@ def why_not(kernel: Kernel, flags: frozenset[str]) -> str:
     said["oneDNN"] = next(
         (line.partition(",cpu,isa:")[2] for line in lines if ",cpu,isa:" in line), "nothing"
     )
-    others = {name: said[name] for name, wanted in kernel.says.items() if said[name] != wanted}
-    return ", ".join(f"{name} says {found or 'nothing'}" for name, found in others.items())
+    others = {name: said[name] for name, expected in kernel.says.items() if said[name] != expected}
+    return ", ".join(f"{name} says {words or 'nothing'}" for name, words in others.items())
 
 
 def cpu_flags() -> frozenset[str]:
@@ -179,9 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report:
         print(json.dumps(report()))
         return 0
-    chosen = [kernel for kernel in kernels() if options.only.lower() in str(kernel).lower()]
+    to_run = [kernel for kernel in kernels() if options.only.lower() in str(kernel).lower()]
     flags, ran, failed, not_run = cpu_flags(), 0, 0, []
-    for kernel in chosen:
+    for kernel in to_run:
         if reason := why_not(kernel, flags):
             not_run.append(f"{kernel}: not run, {reason}")
             continue

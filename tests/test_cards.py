@@ -24,13 +24,13 @@ def test_no_method_is_known_by_its_name_elsewhere(room):
     names = set(soba.list_methods()) - SPOKEN_OF
     files = sorted((PACKAGE / room).rglob("*.py"))
     assert files
-    named = [
+    mentions = [
         f"{path.name}:{node.lineno}: {node.value}"
         for path in files
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in names
     ]
-    assert named == []
+    assert mentions == []
 
 
 @pytest.mark.parametrize("name", soba.list_methods())

@@ -30,11 +30,11 @@ def run(*arguments, code=0):
 
 def records(results: Path):
     """All records, without the seconds, by file name."""
-    found = {}
+    by_file = {}
     for path in (results / "records").glob("*.json"):
         record = json.loads(path.read_text())
-        found[path.name] = {k: v for k, v in record.items() if "seconds" not in k}
-    return found
+        by_file[path.name] = {k: v for k, v in record.items() if "seconds" not in k}
+    return by_file
 
 
 def killed_and_undisturbed(tmp_path, options, half):
@@ -118,9 +118,9 @@ def test_efficiency(tmp_path):
     options = ["--per-class", 1, "--repeats", 1, "--methods", "zero-shot,soba", "-o", file]
     out = run("efficiency", *options)
     assert all(word in out for word in ("adapt ratio", "encode ms", "quoted min †", "13.8"))
-    [found] = read_results(file).costs
-    assert [cost.method for cost in found.costs] == ["zero-shot", "soba"]
-    assert read_results(tmp_path).costs == [found]
+    [measured] = read_results(file).costs
+    assert [cost.method for cost in measured.costs] == ["zero-shot", "soba"]
+    assert read_results(tmp_path).costs == [measured]
     options = ["--datasets", LIVE[1], "--per-class", 1, "--methods", "zero-shot", "-o", tmp_path]
     run("icons", *options)
     [file] = (tmp_path / "features").glob("*.safetensors")

@@ -15,9 +15,9 @@ def blocks(section):
     """The Python blocks below a heading: files by their name, and what is run with them."""
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
     code = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    named = [re.match(r"# (\w+\.py)\n", block) for block in code]
-    files = {name[1]: block for name, block in zip(named, code, strict=True) if name}
-    return files, [block for name, block in zip(named, code, strict=True) if not name]
+    headers = [re.match(r"# (\w+\.py)\n", block) for block in code]
+    files = {name[1]: block for name, block in zip(headers, code, strict=True) if name}
+    return files, [block for name, block in zip(headers, code, strict=True) if not name]
 
 
 @pytest.mark.parametrize("section", ["Add a method", "Add a data set", "Add an encoder"])

@@ -18,17 +18,17 @@ def documented(section):
     )
     rows = re.findall(r"^\| ([^|]*?)(?: \(.*?\))? \|(.*)\|$", text, re.MULTILINE)
     numbers = {label: re.findall(r"(\d+\.\d+)\** ", cells + " ") for label, cells in rows}
-    return {label: list(map(float, found)) for label, found in numbers.items() if found}
+    return {label: list(map(float, means)) for label, means in numbers.items() if means}
 
 
 def test_the_documented_capacities(whurs19):
     [points] = summarise(ablate("capacity", soba.FeatureSet.load(whurs19))).values()
-    told = documented("Capacity")
-    own = [point for point in points if point.line == "soba"]
-    assert len(own) == 7
-    for point in own:
+    table = documented("Capacity")
+    soba_points = [point for point in points if point.line == "soba"]
+    assert len(soba_points) == 7
+    for point in soba_points:
         # A sample or two may fall the other way on another machine.
-        assert told[point.setting][COLUMN[whurs19.stem]] == pytest.approx(point.mean, abs=0.1)
+        assert table[point.setting][COLUMN[whurs19.stem]] == pytest.approx(point.mean, abs=0.1)
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -57,12 +57,12 @@ def test_what_killed_runs_leave_is_removed_by_the_next(tmp_path):
     for name in precious:
         (tmp_path / name).write_text("mine")
     with another_process(work, path) as killed:
-        (left,) = set(hidden(tmp_path)) - precious
+        (litter,) = set(hidden(tmp_path)) - precious
         killed.kill()
-    assert (tmp_path / left).exists()
+    assert (tmp_path / litter).exists()
     with another_process(work, path) as living:
         (writing,) = set(hidden(tmp_path)) - precious  # the litter is gone
-        assert writing != left
+        assert writing != litter
         for content in ("first", "second"):
             with replacing(path) as temporary:
                 temporary.write_text(content)
@@ -152,9 +152,9 @@ def test_the_content_is_on_disk_before_its_name_and_the_name_after(tmp_path, mon
     sync, replace = os.fsync, os.replace
 
     def fsync(handle):
-        found = os.fstat(handle)
-        kind = "folder" if stat.S_ISDIR(found.st_mode) else "file"
-        calls.append(("sync", kind, found.st_ino, found.st_size if kind == "file" else None))
+        status = os.fstat(handle)
+        kind = "folder" if stat.S_ISDIR(status.st_mode) else "file"
+        calls.append(("sync", kind, status.st_ino, status.st_size if kind == "file" else None))
         sync(handle)
 
     def renamed(source, target):
@@ -226,13 +226,13 @@ ARRAYS = {
 def test_arrays_of_any_kind_come_back(tmp_path):
     save_arrays(tmp_path / "plain", ARRAYS, {"note": "ü"})
     save_checked(tmp_path / "checked", ARRAYS | {"one": np.array(3.0)}, {})
-    for found in (
+    for arrays in (
         safetensors.numpy.load_file(tmp_path / "plain"),
         load_checked(tmp_path / "checked")[0],
     ):
         for name, array in ARRAYS.items():
-            np.testing.assert_array_equal(found[name], array)
-            assert found[name].dtype == array.dtype.newbyteorder("<")
+            np.testing.assert_array_equal(arrays[name], array)
+            assert arrays[name].dtype == array.dtype.newbyteorder("<")
     with pytest.raises(TypeError, match=r"no: words is of <U1, which is not stored"):
         save_arrays(tmp_path / "no", {"words": np.array(["a"])}, {})
     assert not (tmp_path / "no").exists()

@@ -29,15 +29,15 @@ def means(path, methods, **overrides):
 
 def test_the_paper_as_we_read_it(whurs19):
     zero_shot, gain, tda = BARS[whurs19.stem]
-    found = means(whurs19, ["zero-shot", "ncm", "soba", "tda"])
-    assert found["zero-shot"] == pytest.approx(zero_shot, abs=0.005)
-    assert found["soba"] - found["ncm"] >= gain
-    assert found["tda"] >= tda
+    accuracy = means(whurs19, ["zero-shot", "ncm", "soba", "tda"])
+    assert accuracy["zero-shot"] == pytest.approx(zero_shot, abs=0.005)
+    assert accuracy["soba"] - accuracy["ncm"] >= gain
+    assert accuracy["tda"] >= tda
 
 
 def test_the_formula_as_printed_stays_at_zero_shot(whurs19):
-    found = means(whurs19, ["zero-shot", "soba"], reading="literal")
-    assert abs(found["soba"] - found["zero-shot"]) <= 2.5
+    accuracy = means(whurs19, ["zero-shot", "soba"], reading="literal")
+    assert abs(accuracy["soba"] - accuracy["zero-shot"]) <= 2.5
 
 
 @pytest.mark.parametrize("name", SOBA_PLUS)
@@ -46,7 +46,7 @@ def test_soba_plus_gains_and_does_no_harm(name):
     if not path.is_file():
         pytest.skip(f"no real features at {path}; set SOBA_REAL_DATA")
     zero_shot, least = SOBA_PLUS[name]
-    found = means(path, ["zero-shot", "soba+"])
-    assert found["zero-shot"] == pytest.approx(zero_shot, abs=0.005)
-    assert found["soba+"] >= least
-    assert found["soba+"] >= zero_shot - 0.3
+    accuracy = means(path, ["zero-shot", "soba+"])
+    assert accuracy["zero-shot"] == pytest.approx(zero_shot, abs=0.005)
+    assert accuracy["soba+"] >= least
+    assert accuracy["soba+"] >= zero_shot - 0.3

@@ -39,13 +39,13 @@ class Vocabulary:
     @classmethod
     def of_source(cls) -> Vocabulary:
         classes = set(icons.class_names())
-        found: dict[str, list[str]] = {}
+        drawings_of: dict[str, list[str]] = {}
         for style in SOURCE:
             for name in icons.names_in(style):
                 # One word; Material's thousands of compounds would crowd out the classes.
                 if name in classes or re.fullmatch("[a-z]{3,}", name):
-                    found.setdefault(name, []).append(f"{style}/{name}")
-        rows = [(name, tuple(drawings)) for name, drawings in sorted(found.items())]
+                    drawings_of.setdefault(name, []).append(f"{style}/{name}")
+        rows = [(name, tuple(drawings)) for name, drawings in sorted(drawings_of.items())]
         return cls(
             tuple(row for row in rows if row[0] in classes),
             tuple(row for row in rows if row[0] not in classes),
@@ -84,9 +84,9 @@ def batch(vocabulary: Vocabulary, seed: int, step: int, pictures: bool = True) -
 
 
 def _captions(rows: tuple[Row, ...], numbers: np.ndarray, rng: np.random.Generator) -> list[str]:
-    chosen = [TEMPLATES[i] for i in rng.integers(len(TEMPLATES), size=len(numbers))]
-    named = [icons.readable(rows[number][0]) for number in numbers]
-    return [fill(template, name) for template, name in zip(chosen, named, strict=True)]
+    sentences = [TEMPLATES[i] for i in rng.integers(len(TEMPLATES), size=len(numbers))]
+    names = [icons.readable(rows[number][0]) for number in numbers]
+    return [fill(template, name) for template, name in zip(sentences, names, strict=True)]
 
 
 def batches(

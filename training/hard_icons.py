@@ -75,9 +75,9 @@ def train(names: tuple[str, ...], steps: int, seed: int) -> torch.nn.Module:
     start = time.perf_counter()
     for step in track(range(steps), "a small network"):
         rng = np.random.default_rng([seed, step])
-        chosen = rng.integers(len(drawings), size=128)
-        pixels = pixels_of([drawings[i] for i in chosen], rng)
-        loss = F.cross_entropy(network(pixels), torch.from_numpy(labels[chosen]))
+        rows = rng.integers(len(drawings), size=128)
+        pixels = pixels_of([drawings[i] for i in rows], rng)
+        loss = F.cross_entropy(network(pixels), torch.from_numpy(labels[rows]))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -89,15 +89,15 @@ def train(names: tuple[str, ...], steps: int, seed: int) -> torch.nn.Module:
 
 @torch.inference_mode()
 def rates(
-    network: torch.nn.Module, names: tuple[str, ...], drawings: list[str], shown: int, seed: int
+    network: torch.nn.Module, names: tuple[str, ...], drawings: list[str], pictures: int, seed: int
 ) -> np.ndarray:
     """The share of right answers for each drawing, on new pictures of it."""
-    found = []
+    shares = []
     for number, drawing in enumerate(track(drawings, "asking it")):
         rng = np.random.default_rng([seed, 10**6, number])
-        answers = network(pixels_of([drawing] * shown, rng)).argmax(dim=1).numpy()
-        found.append(float((answers == names.index(drawing.partition("/")[2])).mean()))
-    return np.array(found)
+        answers = network(pixels_of([drawing] * pictures, rng)).argmax(dim=1).numpy()
+        shares.append(float((answers == names.index(drawing.partition("/")[2])).mean()))
+    return np.array(shares)
 
 
 def pixels_of(drawings: list[str], rng: np.random.Generator) -> torch.Tensor:

@@ -89,11 +89,11 @@ def main() -> None:
         f"{len(training.vocabulary.core)} classes, {len(training.vocabulary.extra)} other names, "
         f"steps {training.done} to {len(plan)}"
     )
-    left = plan[training.done :]
-    wanted = [(number, step.pictures) for number, step in enumerate(left, training.done)]
-    stream = batches(training.vocabulary, options.seed, wanted)
+    steps = plan[training.done :]
+    batch_sizes = [(number, step.pictures) for number, step in enumerate(steps, training.done)]
+    stream = batches(training.vocabulary, options.seed, batch_sizes)
     start = time.perf_counter() - training.seconds
-    for step, batch in zip(left, track(stream, "training", total=len(left)), strict=True):
+    for step, batch in zip(steps, track(stream, "training", total=len(steps)), strict=True):
         training.learn(step, batch)
         training.seconds = time.perf_counter() - start
         if training.done % SAVE_EVERY == 0 or training.done == len(plan):
@@ -250,13 +250,13 @@ def _groups(model: torch.nn.Module, table: torch.Tensor) -> list[dict[str, Any]]
     groups = [{"params": [table], "weight_decay": 0.0, "share": 1.0}]
     for visual in (True, False):
         for matrix in (True, False):
-            chosen = [
+            parameters = [
                 parameter
                 for name, parameter in model.named_parameters()
                 if name.startswith("visual.") == visual and (parameter.ndim > 1) == matrix
             ]
             decay, share = 0.05 * matrix, 1.0 if visual else TEXT_RATE
-            groups.append({"params": chosen, "weight_decay": decay, "share": share})
+            groups.append({"params": parameters, "weight_decay": decay, "share": share})
     return groups
 
 

@@ -63,23 +63,26 @@ def test_every_method_of_the_paper_runs_on_the_icons(tmp_path):
 
 
 def test_all_are_those_that_can_run_and_the_others_are_named():
-    def chosen(**settings):
+    def names_and_reasons(**settings):
         return runnable(lambda *names: Plan(Icons(per_class=1), names, **settings))
 
-    names, left = chosen(views=64, fallback=True)
-    assert set(names) == EVERY and not left
-    names, left = chosen(views=5)
-    assert set(names) | set(left) == EVERY and not set(names) & set(left)
-    assert left["tpt"] == "needs 10 views at least: say --views"
+    names, reasons = names_and_reasons(views=64, fallback=True)
+    assert set(names) == EVERY and not reasons
+    names, reasons = names_and_reasons(views=5)
+    assert set(names) | set(reasons) == EVERY and not set(names) & set(reasons)
+    assert reasons["tpt"] == "needs 10 views at least: say --views"
     assert {"mta", "coop", "gda", "soba+"} < set(names)
-    assert "--fallback" in chosen(views=64)[1]["difftpt"]
-    assert "prompts of one set vote" in chosen(views=64, order="mixed")[1]["mta-ensemble-vote"]
+    assert "--fallback" in names_and_reasons(views=64)[1]["difftpt"]
+    assert (
+        "prompts of one set vote"
+        in names_and_reasons(views=64, order="mixed")[1]["mta-ensemble-vote"]
+    )
 
 
 def test_methods_that_tune_are_left_out_where_no_gradients_pass():
     opened = []
 
-    def chosen(tunable, source=None):
+    def names_and_reasons(tunable, source=None):
         model = Model("tiny", load_encoder, tunable)
         source = source or Icons(per_class=1)
         return runnable(lambda *names: Plan(source, names, views=64, fallback=True), model)
@@ -89,10 +92,10 @@ def test_methods_that_tune_are_left_out_where_no_gradients_pass():
         raise ImportError("torch and torchvision do not fit")
 
     tuning = {name for name in EVERY if card(name).tunes_prompts}
-    names, left = chosen(misfit)
-    assert left == dict.fromkeys(tuning, "torch and torchvision do not fit")
+    names, reasons = names_and_reasons(misfit)
+    assert reasons == dict.fromkeys(tuning, "torch and torchvision do not fit")
     assert set(names) == EVERY - tuning and opened == ["tunable"]
-    assert chosen(None)[1].keys() == tuning  # the embedded model itself passes none
+    assert names_and_reasons(None)[1].keys() == tuning  # the embedded model itself passes none
 
 
 def documented():
@@ -137,8 +140,8 @@ def test_the_table_of_all_methods_is_as_documented(tmp_path):
         if method in ("coop", "cocoop", "histpt"):
             continue
         for domain in DOMAINS:
-            told = printed[method][domain]
-            assert scores[method, domain] == pytest.approx(told, abs=2.0), (method, domain)
+            accuracy = printed[method][domain]
+            assert scores[method, domain] == pytest.approx(accuracy, abs=2.0), (method, domain)
         assert shifted[method] == pytest.approx(printed[method]["shifted"], abs=1.0), method
     gain = {method: score - shifted["zero-shot"] for method, score in shifted.items()}
     for method in ("tpt", "mta", "tda", "soba+", "histpt", "coop", "cocoop", "gda", "tip-adapter"):

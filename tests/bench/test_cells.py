@@ -210,9 +210,9 @@ class Torn(Colours):
     torn = (3, 5)
 
     def images(self, dataset, split):
-        found = super().images(dataset, split)
+        image_set = super().images(dataset, split)
         if (dataset, split) != ("plain", "test"):
-            return found
+            return image_set
         torn = self.torn
 
         class TornPatches(Patches):
@@ -221,7 +221,9 @@ class Torn(Colours):
                     raise OSError(f"patch {index} is torn")
                 return super().image(index)
 
-        return TornPatches(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)})
+        return TornPatches(
+            **{f.name: getattr(image_set, f.name) for f in dataclasses.fields(image_set)}
+        )
 
     def census(self, dataset, split):
         return Census(expected=98) if dataset == "plain" else super().census(dataset, split)
@@ -316,10 +318,10 @@ def test_tuning_says_what_it_saw(tmp_path):
     assert said["stream"]["noisy", "ncm"] == "stream"
     # The alpha in the record is the best of the search; one search served all three sets.
     [searched] = (tmp_path / "tuning").glob("*-ncm-shuffled-plain-*.json")
-    found = json.loads(searched.read_text())
-    assert found["scores"][str(found["alpha"])] == max(found["scores"].values())
+    search = json.loads(searched.read_text())
+    assert search["scores"][str(search["alpha"])] == max(search["scores"].values())
     used = {r.hyper_parameters["alpha"] for k, r in run("plain").items() if k[1] == "ncm"}
-    assert used == {found["alpha"]}
+    assert used == {search["alpha"]}
     # What is not tuned is not run again for each way of tuning the others.
     assert len(list((tmp_path / "records").glob("*zero-shot*"))) == 3
 
@@ -330,8 +332,8 @@ class Named(Colours):
     datasets = ("dtd", "eurosat", "plain")
 
     def images(self, dataset, split):
-        found = super().images("plain" if dataset in ("dtd", "eurosat") else dataset, split)
-        return dataclasses.replace(found, name=dataset)
+        image_set = super().images("plain" if dataset in ("dtd", "eurosat") else dataset, split)
+        return dataclasses.replace(image_set, name=dataset)
 
 
 def test_tda_has_the_official_constants_of_each_data_set(tmp_path):
@@ -342,8 +344,8 @@ def test_tda_has_the_official_constants_of_each_data_set(tmp_path):
         return {r.dataset: r for r in records}
 
     def constants(records):
-        chosen = ("alpha", "beta")
-        return {n: [r.hyper_parameters[k] for k in chosen] for n, r in records.items()}
+        names = ("alpha", "beta")
+        return {n: [r.hyper_parameters[k] for k in names] for n, r in records.items()}
 
     official, fixed = run(), run(fixed_constants=True)
     assert constants(official) == {"dtd": [2, 3], "eurosat": [4, 8], "plain": [2, 5]}
@@ -374,8 +376,8 @@ def test_fixed_constants_where_nothing_else_is_known_are_a_misunderstanding():
         {"order": "mixed"},
         {"tune_on": "stream"},
     ):
-        chosen = {"source": Named(), "methods": ("tda",), "fixed_constants": True} | settings
-        assert Plan(**chosen).problems() == said, settings
+        arguments = {"source": Named(), "methods": ("tda",), "fixed_constants": True} | settings
+        assert Plan(**arguments).problems() == said, settings
     assert Plan(Named(), ("tda",), fixed_constants=True).problems() == []
 
 

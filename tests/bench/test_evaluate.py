@@ -45,8 +45,8 @@ def test_paper_settings_and_overrides():
     assert method_settings("soba", 99) == {"refresh": "tenths", "total": 99}
     assert method_settings("tda", 99, {"alpha": 3.0, "reading": "gda"}) == {"alpha": 3.0}
     assert method_settings("ncm", 99, {"refresh": 7}) == {"refresh": 7}
-    made = soba.create_adapter("tda", TEXT)
-    assert (made.alpha, made.beta) == (2.0, 5.0)
+    adapter = soba.create_adapter("tda", TEXT)
+    assert (adapter.alpha, adapter.beta) == (2.0, 5.0)
     with pytest.raises(ValueError, match="none of tda has a reading"):
         evaluate(SET, ["tda"], overrides={"reading": "gda"})
 

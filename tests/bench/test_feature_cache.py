@@ -45,12 +45,12 @@ def folder(tmp_path, encoder):
 
 
 def test_made_once(folder, photos, encoder):
-    made, seconds = folder().get(photos)
+    features, seconds = folder().get(photos)
     again, same = folder().get(photos)
     assert encoder.images_encoded == 16
     assert (again.keys, same) == (photos.keys, seconds)
     assert seconds_of(folder().path(photos)) == seconds > 0
-    assert np.array_equal(made.image_features, again.image_features)
+    assert np.array_equal(features.image_features, again.image_features)
 
 
 MAKER = """
@@ -144,8 +144,8 @@ def test_a_file_that_was_begun_in_other_batches_is_started_over(folder, photos, 
     with pytest.raises(Stopped):
         folder(batch=4).get(photos, stop)
     encoder.images_encoded = 0
-    made, _ = folder(batch=5).get(photos)
-    assert (len(made), encoder.images_encoded) == (16, 16)
+    features, _ = folder(batch=5).get(photos)
+    assert (len(features), encoder.images_encoded) == (16, 16)
     assert len(list(folder().folder.glob("*.partial*"))) == 0
 
 
@@ -153,9 +153,9 @@ def test_images_that_cannot_be_read_are_named_on_every_run(folder, photos, encod
     (photos.root / "03.png").write_bytes(b"no picture")
     (photos.root / "07.png").unlink()
     first, later = folder(), folder()
-    made, _ = first.get(photos)
+    features, _ = first.get(photos)
     again, _ = later.get(photos)
-    assert len(made) == len(again) == 14
+    assert len(features) == len(again) == 14
     assert encoder.images_encoded == 14
     assert first.broken.keys() == {("photos", "03.png"), ("photos", "07.png")}
     assert later.broken == first.broken
@@ -175,8 +175,8 @@ def test_an_image_that_was_mended_makes_the_file_anew(folder, photos):
     later = folder()
     later.discard(photos)
     assert not later.left_out(photos)
-    made, _ = later.get(photos)
-    assert len(made) == 15 and made.labels.tolist().count(3) == 2
+    features, _ = later.get(photos)
+    assert len(features) == 15 and features.labels.tolist().count(3) == 2
     assert later.broken.keys() == {("photos", "05.png")}
 
 

@@ -26,10 +26,10 @@ FEW = class_names(families=4)[:6]
 def embedded(encoder, folder, domain, per_class, views=None, seed=0):
     images = icons(domain, per_class, seed=seed, classes=FEW)
     maker = None if views is None else Views(views, preprocess=encoder.preprocess)
-    made = Extraction(
+    extraction = Extraction(
         encoder, images, images.class_names, images.templates, images.labels, views=maker
     )
-    return made.run(folder / f"{domain}-{per_class}-{views}-{seed}.safetensors")
+    return extraction.run(folder / f"{domain}-{per_class}-{views}-{seed}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -140,20 +140,25 @@ def test_samples_of_another_encoder_are_refused(seen, source):
 
 def test_generated_views_are_for_difftpt_alone(seen, tunable):
     policy = json.loads(seen.view_policy or "{}") | {"generated": 2}
-    told = dataclasses.replace(seen, view_policy=json.dumps(policy))
+    with_generated = dataclasses.replace(seen, view_policy=json.dumps(policy))
     methods = ["clip+views", "zero", "difftpt"]
-    on_told = evaluate(told, methods, overrides={"steps": 1}, factory=MethodFactory(told, tunable))
-    assert [record.views for record in on_told] == [10, 10, 12]
-    for record, plain in zip(on_told, evaluate(short(seen, 10), methods[:2]), strict=False):
+    records = evaluate(
+        with_generated,
+        methods,
+        overrides={"steps": 1},
+        factory=MethodFactory(with_generated, tunable),
+    )
+    assert [record.views for record in records] == [10, 10, 12]
+    for record, plain in zip(records, evaluate(short(seen, 10), methods[:2]), strict=False):
         assert record.accuracy_over_stream == plain.accuracy_over_stream
         assert record.calibration_error == pytest.approx(plain.calibration_error)
-    one = short(told, 3)
+    one = short(with_generated, 3)
     with pytest.raises(ValueError, match=r"zero needs views.*one view each"):
         MethodFactory(one).check("zero")
     (record,) = evaluate(one, ["zero-shot"], orders=1)
     assert record.views == 1
     with pytest.raises(ValueError, match="speaks of 2 generated views"):
-        MethodFactory(short(told, 2)).check("zero-shot")
+        MethodFactory(short(with_generated, 2)).check("zero-shot")
 
 
 def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
@@ -165,9 +170,12 @@ def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
     )
     assert record.used == "views only"
     policy = json.loads(seen.view_policy or "{}") | {"generated": 3}
-    told = dataclasses.replace(seen, view_policy=json.dumps(policy))
+    with_generated = dataclasses.replace(seen, view_policy=json.dumps(policy))
     (record,) = evaluate(
-        told, ["difftpt"], overrides={"steps": 1}, factory=MethodFactory(told, tunable)
+        with_generated,
+        ["difftpt"],
+        overrides={"steps": 1},
+        factory=MethodFactory(with_generated, tunable),
     )
     assert record.used == "3 generated views"
 
@@ -175,11 +183,11 @@ def test_difftpt_refuses_without_generated_views_unless_told(seen, tunable):
 def half(seen):
     """Every second class of a set, one view each."""
     fewer = icons("v2", 2, classes=FEW[::2])
-    chosen = [seen.class_names.index(name) for name in fewer.class_names]
-    rows = np.isin(seen.labels, chosen)
+    classes = [seen.class_names.index(name) for name in fewer.class_names]
+    rows = np.isin(seen.labels, classes)
     return FeatureSet(
         np.asarray(seen.image_features[rows][:, 0]),
-        seen.text_features[chosen],
+        seen.text_features[classes],
         logit_scale=seen.logit_scale,
         labels=fewer.labels,
         class_names=fewer.class_names,
@@ -215,17 +223,17 @@ def test_tip_adapter_f_is_trained_once_on_all_classes_of_the_source(seen, source
     whole = TipAdapterF(source.text_features, logit_scale=source.logit_scale)
     whole.fit(source.image_features, source.labels)
     columns = [source.class_names.index(name) for name in fewer.class_names]
-    made = MethodFactory(fewer, None, source, trained).make("tip-adapter-f", {})
+    tuner = MethodFactory(fewer, None, source, trained).make("tip-adapter-f", {})
     np.testing.assert_allclose(
-        made.logits(fewer.image_features),
+        tuner.logits(fewer.image_features),
         whole.logits(fewer.image_features)[:, columns],
         atol=1e-3,
     )
     with_val = dataclasses.replace(
         fewer, val_features=fewer.image_features, val_labels=fewer.labels
     )
-    made = MethodFactory(with_val, None, source, trained).make("tip-adapter-f", {})
-    assert made.tuned_on_ == "validation" and len(fits) == 2
+    tuner = MethodFactory(with_val, None, source, trained).make("tip-adapter-f", {})
+    assert tuner.tuned_on_ == "validation" and len(fits) == 2
 
 
 def test_a_source_without_labels_or_names_is_named(seen, source):
@@ -235,11 +243,11 @@ def test_a_source_without_labels_or_names_is_named(seen, source):
 
 
 def test_eval_runs_them_on_the_command_line(seen, source):
-    shown = soba_command(
+    printed = soba_command(
         "eval", seen.source, "--methods", "zero-shot,clip+views,tpt", "--model", "tiny",
         "--orders", 2,
     )  # fmt: skip
-    assert "tpt" in shown and "clip+views" in shown
+    assert "tpt" in printed and "clip+views" in printed
     assert "--model" in refused("eval", seen.source, "--methods", "tpt")
     assert "ONNX" in refused("eval", seen.source, "--methods", "tpt", "--model", "soba/tiny")
 

@@ -22,11 +22,11 @@ SLIPS = {
 
 def lines():
     """Printed rows of tables: (table, backbone, method, setting) -> numbers."""
-    found = defaultdict(list)
+    rows = defaultdict(list)
     for row in quoted():
         if row.table not in ("runtime", "datasets"):
-            found[row.table, row.backbone, row.method, row.setting].append(row)
-    return found
+            rows[row.table, row.backbone, row.method, row.setting].append(row)
+    return rows
 
 
 def recomputed():
@@ -121,8 +121,8 @@ def test_every_number_of_the_tables_is_quoted():
     source = REAL_DATA.parent / "paper.tex"
     if not source.is_file():
         pytest.skip(f"no paper at {source}; set SOBA_REAL_DATA")
-    found = re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", source.read_text(), re.S)
+    tabulars = re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", source.read_text(), re.S)
     tables = ("ood", "cross", "baseline-ood", "baseline-cross", "runtime", "datasets", "capacity")
-    assert len(found) == len(tables)
-    for table, tabular in zip(tables, found, strict=True):
+    assert len(tabulars) == len(tables)
+    for table, tabular in zip(tables, tabulars, strict=True):
         assert printed(tabular) == [row.value for row in quoted(table=table)], table

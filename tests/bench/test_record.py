@@ -21,10 +21,10 @@ def test_what_older_files_lack_has_its_default():
     """Files of `soba eval` know nothing of benchmarks; null is as good as missing."""
     least = {"dataset": "dtd", "method": "soba", "seed": 3, "encoder": "e-1", "order": None}
     scores = {"accuracy": 50, "calibration_error": 5.0, "seconds": 1.0, "an_idea_of": "later"}
-    found = Record.from_json(least | scores)
-    assert (found.order, found.benchmark, found.model) == ("shuffled", "", "e-1")
-    assert (found.tuned_on, found.provenance) == ("paper or given", "not stated")
-    assert (found.samples, found.left_out, found.accuracy_over_stream) == (None, 0, [])
+    older = Record.from_json(least | scores)
+    assert (older.order, older.benchmark, older.model) == ("shuffled", "", "e-1")
+    assert (older.tuned_on, older.provenance) == ("paper or given", "not stated")
+    assert (older.samples, older.left_out, older.accuracy_over_stream) == (None, 0, [])
 
 
 @pytest.mark.parametrize(

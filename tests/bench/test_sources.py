@@ -52,8 +52,8 @@ def test_what_is_wrong_with_a_folder_is_told(tree):
     assert problems("mixed")[0].endswith("holds both images and folders of images")
     assert "not a folder" in problems("nowhere")[0]
     for needs in ({"methods": ("gda",)}, {"methods": ("tda",), "tune_on": "val"}):
-        [told] = problems("patches", **needs)
-        assert told.startswith("patches: has only a test split")
+        [problem] = problems("patches", **needs)
+        assert problem.startswith("patches: has only a test split")
 
 
 def test_names_tell_folders_apart(tree):

@@ -13,9 +13,9 @@ def test_the_papers_value_is_always_tried_and_wins_a_draw():
     assert 15.0 in candidates("soba") and 2.0 in candidates("tda")
     assert candidates("zero-shot") == candidates("gda") == ()
     assert search("soba", lambda alpha: 1.0).alpha == 15.0
-    found = search("soba", lambda alpha: -abs(alpha - 31))
-    assert found.alpha == 30.0
-    assert set(found.scores) == set(candidates("soba"))
+    outcome = search("soba", lambda alpha: -abs(alpha - 31))
+    assert outcome.alpha == 30.0
+    assert set(outcome.scores) == set(candidates("soba"))
 
 
 def test_agreement_prefers_right_answers_and_knows_no_confidence():

@@ -13,7 +13,7 @@ from soba.studies import ablate
 from soba.testing import example_stream
 
 
-def made(path, seed=0, n=80):
+def feature_file(path, seed=0, n=80):
     images, labels, text = example_stream(n=n, classes=4, width=8, seed=seed)
     soba.FeatureSet(images, text, labels=labels).save(path)
     return path
@@ -29,7 +29,7 @@ def files_in(table):
 
 
 def test_runs_add_to_each_other():
-    first, second = made("a.safetensors"), made("b.safetensors", seed=1)
+    first, second = feature_file("a.safetensors"), feature_file("b.safetensors", seed=1)
     soba_command("ablate", "reading", first, "--orders", 2, "-o", "r/ablations")
     alone = ablate.read_csv(Path("r/ablations/reading.csv"))
     printed = soba_command("ablate", "reading", second, "--orders", 1, "-o", "r/ablations")
@@ -49,9 +49,9 @@ def test_runs_add_to_each_other():
 
 def test_another_file_of_the_same_name_is_refused():
     Path("x").mkdir()
-    soba_command("ablate", "reading", made("a.safetensors"), "--orders", 1)
+    soba_command("ablate", "reading", feature_file("a.safetensors"), "--orders", 1)
     before = Path("ablations/reading.csv").read_bytes()
-    said = refused("ablate", "reading", made("x/a.safetensors", seed=3), "--orders", 1)
+    said = refused("ablate", "reading", feature_file("x/a.safetensors", seed=3), "--orders", 1)
     assert "ablations/reading.csv" in said and "another file called a" in said
     assert Path("ablations/reading.csv").read_bytes() == before
 
@@ -60,28 +60,28 @@ def test_another_file_of_the_same_name_is_refused():
 def test_a_damaged_table_is_named_before_the_work_and_kept(content):
     Path("ablations").mkdir()
     Path("ablations/reading.csv").write_text(content)
-    said = refused("ablate", "reading", made("a.safetensors"))
+    said = refused("ablate", "reading", feature_file("a.safetensors"))
     assert "ablations/reading.csv" in said
     assert Path("ablations/reading.csv").read_text() == content
 
 
 def test_a_table_of_another_ablation_is_refused():
-    soba_command("ablate", "reading", made("a.safetensors"), "--orders", 1)
+    soba_command("ablate", "reading", feature_file("a.safetensors"), "--orders", 1)
     Path("ablations/reading.csv").rename("ablations/refresh.csv")
     assert "refresh.csv: holds results of reading" in refused("ablate", "refresh", "a.safetensors")
 
 
 def test_a_killed_run_keeps_the_files_it_had_done():
-    files = (made("a.safetensors"), made("late.safetensors"))
+    files = (feature_file("a.safetensors"), feature_file("late.safetensors"))
     killed_at("ablations", "refresh.csv", 1, "ablate", "refresh", *files, "--orders", 1)
     assert files_in("ablations/refresh.csv") == ["a"]
-    soba_command("ablate", "refresh", made("b.safetensors", seed=1), "--orders", 1)
+    soba_command("ablate", "refresh", feature_file("b.safetensors", seed=1), "--orders", 1)
     assert files_in("ablations/refresh.csv") == ["a", "b"]
 
 
 def test_names_are_shown_as_they_are():
-    made("pets[val].safetensors")
-    odd = made("$x$_^[b]bold.safetensors", seed=1)
+    feature_file("pets[val].safetensors")
+    odd = feature_file("$x$_^[b]bold.safetensors", seed=1)
     Path("[red]").mkdir()
     printed = soba_command(
         "ablate", "reading", "pets[val].safetensors", odd, "--orders", 1, "-o", "[red]"
@@ -93,13 +93,13 @@ def test_names_are_shown_as_they_are():
 
 
 def test_what_is_left_out_is_named_as_it_is():
-    made("pets[val].safetensors", n=2001)
+    feature_file("pets[val].safetensors", n=2001)
     printed = soba_command("ablate", "refresh", "pets[val].safetensors", "--orders", 1)
     assert "pets[val].safetensors: left out every sample, more than 2000 refreshes" in printed
 
 
 def test_the_table_says_over_how_many_orders():
-    first, second = made("a.safetensors"), made("b.safetensors")
+    first, second = feature_file("a.safetensors"), feature_file("b.safetensors")
     printed = soba_command("ablate", "reading", first, "--orders", 2)
     assert "mean over 2 orders" in " ".join(printed.split())
     printed = soba_command("ablate", "reading", first, second, "--orders", 1)
@@ -108,7 +108,7 @@ def test_the_table_says_over_how_many_orders():
 
 def test_two_files_of_one_name_are_refused():
     Path("x").mkdir()
-    files = (made("a.safetensors"), made("x/a.safetensors", seed=1))
+    files = (feature_file("a.safetensors"), feature_file("x/a.safetensors", seed=1))
     assert "the same name" in refused("ablate", "reading", *files)
     assert not Path("ablations").exists()
 
@@ -116,5 +116,7 @@ def test_two_files_of_one_name_are_refused():
 def test_two_runs_at_once_do_not_write_over_each_other():
     Path("ablations").mkdir()
     with alone(Path("ablations")):
-        assert "another run" in refused("ablate", "reading", made("a.safetensors"), "--orders", 1)
+        assert "another run" in refused(
+            "ablate", "reading", feature_file("a.safetensors"), "--orders", 1
+        )
     soba_command("ablate", "reading", "a.safetensors", "--orders", 1)

@@ -78,14 +78,14 @@ def test_the_help_lists_what_a_benchmark_takes():
     only |= {"--per-class": "icons", "--views": "ood cross icons folder"}
     only |= {"--datasets": "ood cross icons", "--shots": "ood cross icons"}
     for benchmark in ("ood", "cross", "icons", "folder"):
-        told = re.findall(r"--[\w-]+", soba_command("bench", benchmark, "--help"))
+        options = re.findall(r"--[\w-]+", soba_command("bench", benchmark, "--help"))
         for option, takers in only.items():
-            assert (option in told) == (benchmark in takers.split()), (benchmark, option)
+            assert (option in options) == (benchmark in takers.split()), (benchmark, option)
 
 
 def test_the_help_says_which_methods_views_bring(tmp_path):
-    told = " ".join(re.sub(r"[│\n]", " ", soba_command("bench", "icons", "--help")).split())
-    assert "from 2 views on also clip+views and zero, from 5 on mta" in told
+    words = " ".join(re.sub(r"[│\n]", " ", soba_command("bench", "icons", "--help")).split())
+    assert "from 2 views on also clip+views and zero, from 5 on mta" in words
     options = ["--datasets", "icons-v2", "--per-class", 1, "--orders", 1, "-o", tmp_path]
     soba_command("bench", "icons", *options, "--views", 2)
     methods = {json.loads(p.read_text())["method"] for p in (tmp_path / "records").iterdir()}
@@ -96,14 +96,14 @@ def test_tda_runs_with_its_constants_of_the_data_set_unless_they_are_fixed(tmp_p
     coop_tree(tmp_path / "data", pictures, "dtd", generated_split("dtd"))
     options = ["bench", "cross", "--data", tmp_path / "data", "--datasets", "dtd", "--incomplete"]
     options += ["--model", "tiny", "--methods", "tda", "--orders", 1, "-o", tmp_path / "results"]
-    shown = " ".join(soba_command(*options).split())
-    assert "tuned in an undocumented way: treat as tuned on the test data" in shown
-    shown = " ".join(soba_command(*options, "--fixed-constants").split())
-    assert "Other hyper-parameters than the paper's: TDA (beta 5, the paper's 3)." in shown
-    found = [json.loads(path.read_text()) for path in (tmp_path / "results/records").iterdir()]
-    assert sorted(record["hyper_parameters"]["beta"] for record in found) == [3, 5]
-    shown = soba_command("bench", "icons", "--fixed-constants", "-o", tmp_path / "icons", code=2)
-    assert "--fixed-constants: no method here has constants of a data set's own" in shown
+    printed = " ".join(soba_command(*options).split())
+    assert "tuned in an undocumented way: treat as tuned on the test data" in printed
+    printed = " ".join(soba_command(*options, "--fixed-constants").split())
+    assert "Other hyper-parameters than the paper's: TDA (beta 5, the paper's 3)." in printed
+    records = [json.loads(path.read_text()) for path in (tmp_path / "results/records").iterdir()]
+    assert sorted(record["hyper_parameters"]["beta"] for record in records) == [3, 5]
+    printed = soba_command("bench", "icons", "--fixed-constants", "-o", tmp_path / "icons", code=2)
+    assert "--fixed-constants: no method here has constants of a data set's own" in printed
     assert not (tmp_path / "icons").exists()
 
 
@@ -167,8 +167,8 @@ def test_any_labelled_folder_is_a_data_set(tmp_path):
     options = ["bench", "folder", *(tmp_path / name for name in ("source", "v2", "listed.csv"))]
     options += ["--model", "tiny", "--templates", "an icon of a {}.", "--orders", 2]
     options += ["--methods", "zero-shot,soba+", "-o", tmp_path / "results"]
-    shown = soba_command(*options)
-    assert "Labelled folders, tiny" in shown and "12 records in" in shown
+    printed = soba_command(*options)
+    assert "Labelled folders, tiny" in printed and "12 records in" in printed
     files = list((tmp_path / "results" / "records").iterdir())
     records = [json.loads(path.read_text()) for path in files]
     assert {(r["benchmark"], r["dataset"]) for r in records} == {

@@ -45,9 +45,9 @@ def answers(tmp_path):
     def run(*arguments, **options):
         path = tmp_path / "answers.csv"
         classify(*arguments, "-o", path, **options)
-        found = rows(path)
+        lines = rows(path)
         path.unlink()
-        return found
+        return lines
 
     return run
 
@@ -82,9 +82,9 @@ def test_answers_are_the_streams_with_zero_shot_beside(icon_stream, answers, fea
     parts = [adapter.adapt(features[i : i + 8]) for i in range(0, len(features), 8)]
     adapted, plain = softmax(np.concatenate(parts)), softmax(logit_scale * features @ text.T)
     assert np.abs(adapted - plain).max() > 1e-3  # it did learn
-    found = answers(icon_stream, "--text-features", spread)
-    assert [row["image"] for row in found] == sorted(map(str, icon_stream.iterdir()))
-    for row, ours, theirs in zip(found, adapted, plain, strict=True):
+    lines = answers(icon_stream, "--text-features", spread)
+    assert [row["image"] for row in lines] == sorted(map(str, icon_stream.iterdir()))
+    for row, ours, theirs in zip(lines, adapted, plain, strict=True):
         order = np.argsort(-ours, kind="stable")
         keys = [("label", "probability"), *((f"label_{k}", f"probability_{k}") for k in (2, 3))]
         for (label, chance), best in zip(keys, order, strict=False):
@@ -144,10 +144,10 @@ def test_folders_patterns_tables_and_lists_are_one_stream(
     mixed = tmp_path / "mixed"
     shutil.copytree(icon_folder, mixed)
     shutil.copy(files[0], mixed)
-    found = [row["image"] for row in answers(files[7], mixed, files[3], table, "--top", 1)]
-    assert (found[0], found[22]) == (files[7], files[3])
-    assert len(found) == 1 + 21 + 1 + 4  # file 3 is in the table too, and comes once
-    assert all(os.path.isfile(image) for image in found)
+    images = [row["image"] for row in answers(files[7], mixed, files[3], table, "--top", 1)]
+    assert (images[0], images[22]) == (files[7], files[3])
+    assert len(images) == 1 + 21 + 1 + 4  # file 3 is in the table too, and comes once
+    assert all(os.path.isfile(image) for image in images)
 
 
 def test_class_names_from_a_file(icon_stream, tmp_path):
@@ -185,8 +185,8 @@ def test_cut_inside_a_batch_only_roundings_differ(icon_stream, tmp_path, answers
     first, second = halves(icon_stream, 19)
     whole = answers(*first, *second, "--text-features", spread)
     options = ("--text-features", spread, "--state", tmp_path / "state")
-    found = answers(*first, *options) + answers(*second, *options)
-    for ours, theirs in zip(found, whole, strict=True):
+    cut = answers(*first, *options) + answers(*second, *options)
+    for ours, theirs in zip(cut, whole, strict=True):
         assert ours["image"] == theirs["image"]
         assert float(ours["probability"]) == pytest.approx(float(theirs["probability"]), abs=1e-2)
 
@@ -198,12 +198,12 @@ def test_the_same_picture_is_learned_once(icon_stream, tmp_path, answers):
         shutil.copy(file, copies / file.name)
         shutil.copy(file, copies / f"{file.stem} again.png")
     state = tmp_path / "state"
-    found = answers(copies, "--state", state)
-    assert len(found) == 96
+    lines = answers(copies, "--state", state)
+    assert len(lines) == 96
     adapter = soba.load(state).adapter
     assert adapter.n_seen == 48
     # In one batch, twins have one answer.
-    assert {**found[0], "image": ""} == {**found[1], "image": ""}
+    assert {**lines[0], "image": ""} == {**lines[1], "image": ""}
     learned = state.read_bytes()
     answers(icon_stream, "--state", state)
     assert state.read_bytes() == learned
@@ -390,12 +390,12 @@ def test_broken_images_are_reported_and_skipped(icon_stream, tmp_path):
     assert "6 images could not be read and were left out" in printed
     for name in ("05a.png", "05b.png", "05c.png", "05d.jpg", "05e.gif", "05f.png"):
         assert f"{folder / name}: " in printed
-    found = {os.path.basename(row["image"]): row for row in rows(path)}
-    assert list(found) == sorted(os.listdir(folder))
-    answered = [name for name, row in found.items() if not row["error"]]
+    by_name = {os.path.basename(row["image"]): row for row in rows(path)}
+    assert list(by_name) == sorted(os.listdir(folder))
+    answered = [name for name, row in by_name.items() if not row["error"]]
     assert answered == [file.name for file in files]
-    assert {key for key, cell in found["05b.png"].items() if cell} == {"image", "error"}
-    assert found["05b.png"]["error"] == "not an image of a known format"
+    assert {key for key, cell in by_name["05b.png"].items() if cell} == {"image", "error"}
+    assert by_name["05b.png"]["error"] == "not an image of a known format"
     assert soba.load(tmp_path / "state").adapter.n_seen == 10
     assert "1 image could not be read and was left out" in classify(folder / "05a.png", files[0])
 
@@ -449,12 +449,12 @@ def test_bad_paths_are_named_counted_and_in_the_file(icon_stream, tmp_path):
         assert f"... and 2 more; all are in {path}" in printed
         assert "1 image in" in printed
     assert "BytesIO" not in printed
-    found = rows(tmp_path / "out.csv")
-    assert {row["image"]: row["error"] for row in found if row["error"]} == reasons
-    assert [row["image"] for row in found if row["label"]] == [good]
+    table = rows(tmp_path / "out.csv")
+    assert {row["image"]: row["error"] for row in table if row["error"]} == reasons
+    assert [row["image"] for row in table if row["label"]] == [good]
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(line["image"], line["error"] or "") for line in lines] == [
-        (row["image"], row["error"]) for row in found
+        (row["image"], row["error"]) for row in table
     ]
     assert all(line.keys() == lines[0].keys() for line in lines)
     assert all((line["label"] is None) == bool(line["error"]) for line in lines)
@@ -495,8 +495,8 @@ def test_a_folder_that_vanishes_is_named(icon_stream, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "open_encoder", open_encoder)
     printed = classify(*kept, tmp_path / "gone", "-o", tmp_path / "out.csv")
     assert "48 images could not be read" in printed
-    found = rows(tmp_path / "out.csv")
-    assert [bool(row["error"]) for row in found] == [False] * 3 + [True] * 48
+    lines = rows(tmp_path / "out.csv")
+    assert [bool(row["error"]) for row in lines] == [False] * 3 + [True] * 48
 
 
 def test_an_image_that_vanishes_after_its_answer_has_no_picture(icon_stream, tmp_path, monkeypatch):
@@ -520,10 +520,10 @@ def test_paths_from_standard_input(icon_stream, answers, separator, tmp_path):
     shutil.copy(rest[7], odd)
     content = "".join(f"{path}{separator}" for path in [*rest[:3], odd, tmp_path / "no.png"])
     with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode()))):
-        found = answers(first, "-", rest[5])
+        lines = answers(first, "-", rest[5])
     names = [str(path) for path in (first, *rest[:3], odd, tmp_path / "no.png", rest[5])]
-    assert [row["image"] for row in found] == names
-    assert [row["image"] for row in found if row["error"]] == [str(tmp_path / "no.png")]
+    assert [row["image"] for row in lines] == names
+    assert [row["image"] for row in lines if row["error"]] == [str(tmp_path / "no.png")]
     with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n"))):
         assert "standard input names no paths" in refused("classify", "-", "--classes", NAMES)
 

@@ -19,8 +19,8 @@ QUICK = ("--repeats", 1, "--threads", 1)
 
 
 def methods_in(path):
-    [found] = read_results(path).costs
-    return {cost.method: cost.images for cost in found.costs}
+    [measured] = read_results(path).costs
+    return {cost.method: cost.images for cost in measured.costs}
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_the_papers_table_on_icons(tmp_path):
     )
     assert methods_in(path) == {"zero-shot": 224, "tpt": 16, "tda": 224, "soba": 224}
     assert "difftpt left out: icons-source: difftpt needs views from a diffusion" in printed
-    [found] = read_results(path).costs
-    zero_shot, tpt, *_ = found.costs
+    [measured] = read_results(path).costs
+    zero_shot, tpt, *_ = measured.costs
     assert tpt.encode / tpt.images == pytest.approx(10 * zero_shot.encode / zero_shot.images)
     totals = [(cost.encode + cost.adapt) / cost.images for cost in (tpt, zero_shot)]
     assert tpt.total_ratio == pytest.approx(totals[0] / totals[1])
@@ -48,8 +48,8 @@ def test_the_papers_table_on_icons(tmp_path):
 
 def test_methods_that_tune_on_a_file(views, tmp_path):
     path = tmp_path / "efficiency.json"
-    chosen = ("--methods", "zero-shot,tpt,mta")
-    command = ("bench", "efficiency", views, *chosen, *QUICK)
+    methods = ("--methods", "zero-shot,tpt,mta")
+    command = ("bench", "efficiency", views, *methods, *QUICK)
     soba_command(*command, "--model", "tiny", "-o", path)
     assert methods_in(path) == {"zero-shot": 20, "tpt": 16, "mta": 20}
     assert "say with --model and --pretrained" in refused(*command)

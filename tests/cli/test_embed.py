@@ -21,14 +21,14 @@ def test_a_folder_becomes_features_to_evaluate(icon_folder, tmp_path):
     path = tmp_path / "features.safetensors"
     printed = soba_command("embed", icon_folder, "-o", path)
     assert f"20 x 128 features, labelled, 5 classes, in {path}" in printed
-    found = FeatureSet.load(path)
-    assert found.image_features.dtype == np.float16
-    assert found.class_names == tuple(sorted(os.listdir(icon_folder)))
-    assert found.labels.tolist() == np.repeat(np.arange(5), 4).tolist()
-    assert all((icon_folder / key).is_file() for key in found.keys)
-    assert found.prompts != ("a photo of a {}.",)  # the tiny CLIP was taught icons
+    features = FeatureSet.load(path)
+    assert features.image_features.dtype == np.float16
+    assert features.class_names == tuple(sorted(os.listdir(icon_folder)))
+    assert features.labels.tolist() == np.repeat(np.arange(5), 4).tolist()
+    assert all((icon_folder / key).is_file() for key in features.keys)
+    assert features.prompts != ("a photo of a {}.",)  # the tiny CLIP was taught icons
     tiny = OnnxEncoder.tiny()
-    assert found.logit_scale == tiny.logit_scale
+    assert features.logit_scale == tiny.logit_scale
     assert "zero-shot" in soba_command("eval", path, "--orders", 1, "--methods", "zero-shot,soba")
     before = path.read_bytes()
     assert printed.splitlines()[-1] in soba_command("embed", icon_folder, "-o", path)
@@ -39,12 +39,12 @@ def test_icons_by_domain(tmp_path, small_model):
     path = tmp_path / "features.safetensors"
     arguments = ("embed", "icons-v2", "--per-class", 1, "-o", path, "--model", small_model)
     soba_command(*arguments)
-    found = FeatureSet.load(path)
+    features = FeatureSet.load(path)
     drawn = icons("v2", per_class=1)
-    assert (found.keys, found.class_names) == (drawn.keys, drawn.class_names)
+    assert (features.keys, features.class_names) == (drawn.keys, drawn.class_names)
     encoder = OnnxEncoder.load(small_model)
     plain = encoder.encode_pixels(encoder.preprocess(drawn.image(3))[None])
-    np.testing.assert_allclose(found.image_features[3], plain[0], atol=1e-3)
+    np.testing.assert_allclose(features.image_features[3], plain[0], atol=1e-3)
     # Other pictures under the same keys are not taken for these.
     assert "holds other features" in refused(*arguments, "--seed", 1)
     assert "holds other features" in refused(*arguments, "--per-class", 2)
@@ -84,9 +84,9 @@ def test_a_folder_with_images_and_folders(icon_folder, tmp_path, small_model):
     soba_command(*options, "--labelled", "-o", tmp_path / "a.safetensors")
     names = ("--classes-file", tmp_path / "names.txt")
     soba_command(*options, "--unlabelled", *names, "-o", tmp_path / "b.safetensors")
-    found = [FeatureSet.load(tmp_path / f"{name}.safetensors") for name in "ab"]
-    assert [len(each) for each in found] == [20, 21]
-    assert [each.labels is None for each in found] == [False, True]
+    sets = [FeatureSet.load(tmp_path / f"{name}.safetensors") for name in "ab"]
+    assert [len(each) for each in sets] == [20, 21]
+    assert [each.labels is None for each in sets] == [False, True]
 
 
 def test_views(icon_folder, tmp_path, small_model):
@@ -117,10 +117,10 @@ def test_broken_images_leave_with_their_labels(icon_folder, tmp_path, small_mode
     printed = soba_command("embed", folder, "-o", path, "--model", small_model, "--batch", 3)
     assert "5 images could not be read and were left out" in printed
     assert f"{second}/{torn.name}: " in printed
-    found = FeatureSet.load(path)
-    assert found.labels.tolist() == [1, 1, 1, *np.repeat([2, 3, 4], 4)]
-    assert len(found.class_names) == 5
-    found.check_values()
+    features = FeatureSet.load(path)
+    assert features.labels.tolist() == [1, 1, 1, *np.repeat([2, 3, 4], 4)]
+    assert len(features.class_names) == 5
+    features.check_values()
     again = soba_command("embed", folder, "-o", path, "--model", small_model)
     assert f"{second}/{torn.name}: " in again
 
@@ -137,8 +137,8 @@ def test_a_picture_that_was_replaced_is_named_and_encoded_anew(icon_folder, tmp_
     assert f"replaced since the last run, and encoded anew: {key}\n" in soba_command(
         *arguments, path
     )
-    found = FeatureSet.load(path)
-    one, other = found.image_features[:2].astype(np.float32)
+    features = FeatureSet.load(path)
+    one, other = features.image_features[:2].astype(np.float32)
     np.testing.assert_allclose(one, other, atol=1e-3)  # rows of one batch may round apart
     assert "replaced" not in soba_command(*arguments, path)
 
@@ -149,8 +149,8 @@ def test_a_flat_folder_needs_class_names(icon_stream, tmp_path, small_model):
     assert "name the classes with --classes-file" in refused("embed", icon_stream, *options)
     (tmp_path / "names.txt").write_text("anchor\nbell\n")
     soba_command("embed", icon_stream, "--classes-file", tmp_path / "names.txt", *options)
-    found = FeatureSet.load(path)
-    assert (found.labels, found.class_names) == (None, ("anchor", "bell"))
+    features = FeatureSet.load(path)
+    assert (features.labels, features.class_names) == (None, ("anchor", "bell"))
 
 
 def test_bad_input_is_one_line(icon_folder, tmp_path):

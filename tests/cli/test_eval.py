@@ -56,13 +56,13 @@ def test_eval_prints_a_table_and_writes_records(file, tmp_path):
         "seconds",
     ):
         assert word in out
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert len(found["records"]) == 10
-    assert {"method", "seed", "accuracy", "seconds"} <= set(found["records"][0])
-    by_method = {row["method"]: row for row in found["summary"]}
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert len(content["records"]) == 10
+    assert {"method", "seed", "accuracy", "seconds"} <= set(content["records"][0])
+    by_method = {row["method"]: row for row in content["summary"]}
     assert f"{by_method['soba']['accuracy_mean']:.2f}" in out
-    assert all(0 <= record["accuracy"] <= 100 for record in found["records"])
-    params = next(r for r in found["records"] if r["method"] == "soba")["hyper_parameters"]
+    assert all(0 <= record["accuracy"] <= 100 for record in content["records"])
+    params = next(r for r in content["records"] if r["method"] == "soba")["hyper_parameters"]
     assert (params["capacity"], params["alpha"], params["refresh"], params["total"]) == (
         16,
         15.0,
@@ -178,8 +178,8 @@ def test_stress_prints_writes_and_draws(file, tmp_path):
     out = run("stress", file, "--scenarios", names, "--json", json_path, "--plot", plot)
     for word in ("zero-shot", "tda", "soba", "soba+", "sorted by class", "average"):
         assert word in out
-    found = json.loads(json_path.read_text())
-    assert len(found["records"]) == 2 * 20 * 4
+    content = json.loads(json_path.read_text())
+    assert len(content["records"]) == 2 * 20 * 4
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "no scenario 'monday'" in run("stress", file, "--scenarios", "monday", code=2)
     assert "learns from labels" in run("stress", file, "--methods", "gda", "--plot", plot, code=2)
@@ -195,8 +195,8 @@ def test_bold_in_the_table_of_stress_is_the_best_of_a_row():
     methods = ["zero-shot", "soba", "soba+"]
     summary = [
         row(name, method, gain)
-        for name, own in gains.items()
-        for method, gain in zip(methods, own, strict=True)
+        for name, scenario_gains in gains.items()
+        for method, gain in zip(methods, scenario_gains, strict=True)
     ]
     table = _stress_table(summary, methods, list(gains), "title")
     rows = list(zip(*(column.cells for column in table.columns), strict=True))

@@ -43,10 +43,10 @@ def strangers(monkeypatch):
         soba.register(cls)
 
 
-def first_columns(shown):
+def first_columns(printed):
     """Of the lines below the heading; a cell that is too long goes on in lines without a first."""
-    found = (re.split(r"\s{2,}", line.rstrip())[0] for line in shown.splitlines()[1:])
-    return {column for column in found if column}
+    columns = (re.split(r"\s{2,}", line.rstrip())[0] for line in printed.splitlines()[1:])
+    return {column for column in columns if column}
 
 
 def test_methods_that_are_not_official_are_marked():
@@ -54,13 +54,18 @@ def test_methods_that_are_not_official_are_marked():
 
 
 def test_strangers_claim_nothing_that_they_do_not_say_themselves(strangers):
-    shown = first_columns(soba_command("methods"))
-    assert shown == LABELS | NOTES | {"strange?", "spoken?", "? not stated", "? an idea of mine"}
+    labels_and_notes = first_columns(soba_command("methods"))
+    assert labels_and_notes == LABELS | NOTES | {
+        "strange?",
+        "spoken?",
+        "? not stated",
+        "? an idea of mine",
+    }
     features, labels, text = example_stream(n=60, classes=5, width=12)
-    found = evaluate(
+    records = evaluate(
         soba.FeatureSet(features, text, 20.0, labels), ["tda", "strange", "spoken"], orders=1
     )
-    assert [record.provenance for record in found] == [
+    assert [record.provenance for record in records] == [
         "official algorithm",
         "not stated",
         "an idea of mine",

@@ -33,13 +33,13 @@ def test_a_lone_image_tower_with_text_features(icon_stream, tmp_path):
     assert "has no text tower" in refused(*command)
     path = tmp_path / "out.csv"
     soba_command(*command, "--text-features", tmp_path / "text.npy", "-o", path)
-    found = rows(path)
+    lines = rows(path)
     encoder = OnnxEncoder.load(tower)
     pixels = np.stack([encoder.preprocess(Image.open(file)) for file in files])
     text = np.load(tmp_path / "text.npy")
     logits = encoder.encode_pixels(pixels) @ (text / np.linalg.norm(text, axis=1)[:, None]).T
-    assert [row["label"] for row in found] == [CLASSES[best] for best in logits.argmax(1)]
-    assert [row["label"] for row in found] == [row["zero_shot"] for row in found]
+    assert [row["label"] for row in lines] == [CLASSES[best] for best in logits.argmax(1)]
+    assert [row["label"] for row in lines] == [row["zero_shot"] for row in lines]
 
 
 @pytest.mark.parametrize("name", ["RN50", "ViT-B-16"])
@@ -62,16 +62,16 @@ def test_open_clip_models_embed_and_classify(name, icon_folder, tmp_path, monkey
     printed = soba_command("embed", folder, "-o", features, *options)
     width = {"RN50": 1024, "ViT-B-16": 512}[name]
     assert f"4 x {width} features, labelled, 2 classes" in printed
-    found = soba.FeatureSet.load(features)
-    found.check_values()
-    assert found.prompts == ("a photo of a {}.",)
-    names = ",".join(found.class_names)
+    feature_set = soba.FeatureSet.load(features)
+    feature_set.check_values()
+    assert feature_set.prompts == ("a photo of a {}.",)
+    names = ",".join(feature_set.class_names)
     soba_command(
         "classify", folder, "--classes", names, "-o", tmp_path / "out.csv", *options,
         "--method", "zero-shot",
     )  # fmt: skip
-    logits = np.asarray(found.image_features, np.float32) @ found.text_features.T
+    logits = np.asarray(feature_set.image_features, np.float32) @ feature_set.text_features.T
     for row, cosines in zip(rows(tmp_path / "out.csv"), logits, strict=True):
-        chances = softmax(found.logit_scale * cosines[None])[0]
+        chances = softmax(feature_set.logit_scale * cosines[None])[0]
         assert float(row["zero_shot_probability"]) == pytest.approx(chances.max(), abs=2e-2)
     assert loaded == [(name, "random", "cpu")] * 2

@@ -36,14 +36,14 @@ def test_real_splits_load_as_they_are(name, tmp_path, pictures):
     splits, root = real_split(name), tmp_path / "data"
     images = coop_tree(root, pictures, name, splits)
     assert check(name, root) == []
-    found = load(name, root)
-    assert found.keys == tuple(key for key, _, _ in splits["test"])
-    assert found.labels.tolist() == [label for _, label, _ in splits["test"]]
+    test = load(name, root)
+    assert test.keys == tuple(key for key, _, _ in splits["test"])
+    assert test.labels.tolist() == [label for _, label, _ in splits["test"]]
     assert all(
-        found.class_names[label] == words.replace("_", " ") for _, label, words in splits["test"]
+        test.class_names[label] == words.replace("_", " ") for _, label, words in splits["test"]
     )
-    assert found.root == images
-    assert found.image(len(found) - 1).size == (8, 8)
+    assert test.root == images
+    assert test.image(len(test) - 1).size == (8, 8)
     # Only the test images are there, and that is said of the other splits.
     with pytest.raises(ValueError, match="no train images found"):
         load(name, root, "train")
@@ -56,9 +56,9 @@ def test_generated_splits_are_there_and_their_count_is_named(name, tmp_path, pic
     classes = len(coop_class_names(name))
     [problem] = check(name, tmp_path / "data")
     assert f"lists {2 * classes} test images, not {catalogue()[name].sizes['test']}" in problem
-    found = survey(name, tmp_path / "data").image_set
-    assert found.class_names == class_names(name)
-    assert Counter(found.labels.tolist()) == dict.fromkeys(range(classes), 2)
+    test = survey(name, tmp_path / "data").image_set
+    assert test.class_names == class_names(name)
+    assert Counter(test.labels.tolist()) == dict.fromkeys(range(classes), 2)
     assert (
         len(load(name, tmp_path / "data", "train")) == 3 * classes
     )  # of unknown size: not checked
@@ -74,21 +74,21 @@ def test_food101_as_coop_numbers_it(tmp_path, pictures):
         for number in range(300)
     ]
     coop_tree(tmp_path / "data", pictures, "food101", {"train": [], "val": [], "test": lines})
-    found = load("food101", tmp_path / "data")
-    assert len(found) == 30_300
+    test = load("food101", tmp_path / "data")
+    assert len(test) == 30_300
     for index in (16 * 300, 17 * 300):
-        folder = found.keys[index].partition("/")[0]
-        assert found.class_names[found.labels[index]] == folder.replace("_", " ")
+        folder = test.keys[index].partition("/")[0]
+        assert test.class_names[test.labels[index]] == folder.replace("_", " ")
 
 
 def test_aircraft_reads_its_text_files(tmp_path, pictures, no_image_is_opened):
     aircraft_tree(tmp_path, pictures)
-    found = load("aircraft", tmp_path)
-    assert len(found) == 3333
-    assert found.keys[0] == "0000201.jpg"
-    assert found.class_names[found.labels[72]] == "F-16A/B"
+    test = load("aircraft", tmp_path)
+    assert len(test) == 3333
+    assert test.keys[0] == "0000201.jpg"
+    assert test.class_names[test.labels[72]] == "F-16A/B"
     train = load("aircraft", tmp_path, "train")
-    assert (found.name, train.name, len(train)) == ("aircraft", "aircraft-train", 100)
+    assert (test.name, train.name, len(train)) == ("aircraft", "aircraft-train", 100)
 
 
 def test_aircraft_names_what_is_wrong(tmp_path, pictures):
@@ -122,10 +122,10 @@ def test_a_missing_class_is_named(dtd, no_image_is_opened):
     assert " and 26 more" in message
     assert "missing folders: banded" in message
     assert "no test image of 1 of 47 classes: 'banded' (label 0)" in message
-    found = survey("dtd", root).image_set
-    assert len(found) == 1656
-    assert len(found.class_names) == 47
-    assert sorted(set(found.labels.tolist())) == list(range(1, 47))
+    test = survey("dtd", root).image_set
+    assert len(test) == 1656
+    assert len(test.class_names) == 47
+    assert sorted(set(test.labels.tolist())) == list(range(1, 47))
 
 
 def test_an_incomplete_set_is_loaded_when_asked_for(dtd, no_image_is_opened):
@@ -207,8 +207,8 @@ def test_another_label_order_is_named(dtd, no_image_is_opened):
     (root / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(splits))
     [problem] = check("dtd", root)
     assert "other label order than CoOp's: label 0 is 'zigzagged', not 'banded'" in problem
-    found = survey("dtd", root).image_set  # the labels still mean what their names say
-    assert found.class_names[found.labels[0]] == "banded"
+    test = survey("dtd", root).image_set  # the labels still mean what their names say
+    assert test.class_names[test.labels[0]] == "banded"
 
 
 def test_a_damaged_split_file_or_no_file(dtd):

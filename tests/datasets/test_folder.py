@@ -19,18 +19,18 @@ def pets(tmp_path, pictures):
 
 
 def test_class_folders(pets):
-    found = load_images(pets)
-    assert found.name == "pets"
-    assert found.class_names == ("cat", "red panda")
-    assert found.keys == ("cat/c.webp", "red_panda/b.png", "red_panda/deep/a.JPG")
-    assert found.labels.tolist() == [0, 1, 1]
-    assert found.image(2).size == (8, 8)
+    images = load_images(pets)
+    assert images.name == "pets"
+    assert images.class_names == ("cat", "red panda")
+    assert images.keys == ("cat/c.webp", "red_panda/b.png", "red_panda/deep/a.JPG")
+    assert images.labels.tolist() == [0, 1, 1]
+    assert images.image(2).size == (8, 8)
 
 
 def test_given_names_decide_the_order_and_may_have_no_images(pets):
-    found = load_images(pets, ["Red Panda", "dog", "cat"])
-    assert found.class_names == ("Red Panda", "dog", "cat")
-    assert dict(zip(found.keys, found.labels.tolist(), strict=True)) == {
+    images = load_images(pets, ["Red Panda", "dog", "cat"])
+    assert images.class_names == ("Red Panda", "dog", "cat")
+    assert dict(zip(images.keys, images.labels.tolist(), strict=True)) == {
         "red_panda/b.png": 0,
         "red_panda/deep/a.JPG": 0,
         "cat/c.webp": 2,
@@ -66,10 +66,10 @@ def test_what_cannot_be_read_is_listed_and_says_why(pets):
     (pets / "cat" / "gone.png").symlink_to("nowhere.png")
     os.mkfifo(pets / "cat" / "pipe.png")
     (pets / "cat" / "again").symlink_to("..")
-    found = load_images(pets)
-    assert found.class_names == ("cat", "red panda")
-    assert len(found) == 3 + 4
-    assert unreadable(found) == {
+    images = load_images(pets)
+    assert images.class_names == ("cat", "red panda")
+    assert len(images) == 3 + 4
+    assert unreadable(images) == {
         "cat/again": "a folder without images of its own",
         "cat/circle.png": "Too many levels of symbolic links",
         "cat/gone.png": "No such file or directory",
@@ -90,9 +90,9 @@ def test_a_folder_that_may_not_be_listed_is_named(pets, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse(os.scandir))
     monkeypatch.setattr(os, "listdir", refuse(os.listdir))
-    found = load_images(pets)
-    assert found.keys == ("cat/c.webp", "red_panda/b.png", "red_panda/deep")
-    assert unreadable(found) == {"red_panda/deep": "Permission denied"}
+    images = load_images(pets)
+    assert images.keys == ("cat/c.webp", "red_panda/b.png", "red_panda/deep")
+    assert unreadable(images) == {"red_panda/deep": "Permission denied"}
 
 
 def test_a_folder_that_vanishes_while_it_is_listed_is_named(pets, monkeypatch):
@@ -110,16 +110,16 @@ def test_a_folder_that_vanishes_while_it_is_listed_is_named(pets, monkeypatch):
 def test_folders_that_are_numbers_are_ordered_as_numbers(tmp_path, pictures):
     pictures.put_all(tmp_path / "n", [f"{i}/a.png" for i in range(12)])
     assert load_images(tmp_path / "n").keys[:3] == ("0/a.png", "1/a.png", "2/a.png")
-    named = load_images(tmp_path / "n", [f"class {i}" for i in range(12)])
-    assert (named.keys[10], named.class_names[10]) == ("10/a.png", "class 10")
+    images = load_images(tmp_path / "n", [f"class {i}" for i in range(12)])
+    assert (images.keys[10], images.class_names[10]) == ("10/a.png", "class 10")
     with pytest.raises(ValueError, match="none of the class names"):
         load_images(tmp_path / "n", ["class 0", "class 1"])
 
 
 def test_a_flat_folder_has_no_labels(tmp_path, pictures):
     pictures.put_all(tmp_path / "flat", ["b.png", "a.jpg"])
-    found = load_images(tmp_path / "flat", ["cat", "dog"])
-    assert (found.keys, found.labels, found.class_names) == (
+    images = load_images(tmp_path / "flat", ["cat", "dog"])
+    assert (images.keys, images.labels, images.class_names) == (
         ("a.jpg", "b.png"),
         None,
         ("cat", "dog"),
@@ -154,11 +154,11 @@ def table(pets):
 
 
 def test_a_table_with_names(table):
-    found = load_images(table("path,label\nred_panda/b.png,red_panda\ncat/c.webp,cat\n"))
-    assert found.name == "list"
-    assert found.class_names == ("cat", "red panda")
-    assert found.labels.tolist() == [1, 0]
-    assert found.image(0).size == (8, 8)
+    images = load_images(table("path,label\nred_panda/b.png,red_panda\ncat/c.webp,cat\n"))
+    assert images.name == "list"
+    assert images.class_names == ("cat", "red panda")
+    assert images.labels.tolist() == [1, 0]
+    assert images.image(0).size == (8, 8)
 
 
 def test_a_table_with_indices_or_names_of_given_classes(table):
@@ -171,9 +171,9 @@ def test_a_table_with_indices_or_names_of_given_classes(table):
 
 def test_a_table_without_labels_and_with_a_root(table, pets, tmp_path):
     file = table("path\npets/cat/c.webp\n")
-    found = from_csv(file, root=tmp_path)
-    assert (found.keys, found.labels) == (("pets/cat/c.webp",), None)
-    assert found.image(0).size == (8, 8)
+    images = from_csv(file, root=tmp_path)
+    assert (images.keys, images.labels) == (("pets/cat/c.webp",), None)
+    assert images.image(0).size == (8, 8)
     absolute = from_csv(table(f"path\n{pets / 'cat' / 'c.webp'}\n"))
     assert absolute.image(0).size == (8, 8)
 
@@ -197,9 +197,9 @@ def test_a_wrong_table_is_refused(table, text, names, message):
 
 
 def test_rows_of_a_table_without_an_image_are_left_to_the_reader(table):
-    found = load_images(table("path,label\ncat/x.png,cat\ncat/c.webp,cat\n"))
-    assert found.labels.tolist() == [0, 0]
-    assert unreadable(found) == {"cat/x.png": "No such file or directory"}
+    images = load_images(table("path,label\ncat/x.png,cat\ncat/c.webp,cat\n"))
+    assert images.labels.tolist() == [0, 0]
+    assert unreadable(images) == {"cat/x.png": "No such file or directory"}
 
 
 def test_a_table_that_is_no_text_is_named(pets):
@@ -213,10 +213,10 @@ def test_a_table_that_is_no_text_is_named(pets):
 
 
 def test_lists_and_patterns(pets):
-    found = load_images([pets / "cat" / "c.webp", f"{pets}/**/*.*"], ["cat"])
-    assert len(found) == 3  # each once, and no text file
-    assert found.keys[0] == str(pets / "cat" / "c.webp")
-    assert found.image(1).size == (8, 8)
+    images = load_images([pets / "cat" / "c.webp", f"{pets}/**/*.*"], ["cat"])
+    assert len(images) == 3  # each once, and no text file
+    assert images.keys[0] == str(pets / "cat" / "c.webp")
+    assert images.image(1).size == (8, 8)
     assert len(load_images(str(pets / "*" / "*.png"))) == 1
     with pytest.raises(ValueError, match=r"no image found: .*\*.gif"):
         load_images(str(pets / "*.gif"))

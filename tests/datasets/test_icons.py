@@ -55,28 +55,28 @@ def test_every_drawing_of_a_domain_shows_something(domain):
 
 @pytest.mark.parametrize("domain", ["source", "v2", "sketch", "rendition"])
 def test_a_set_is_labelled_by_what_it_draws(domain):
-    found = icons(domain, per_class=3)
-    assert isinstance(found, IconSet)
-    assert len(found) == len(found.labels) == 3 * len(found.class_names)
-    assert len(set(found.keys)) == len(found)
-    for key, label in zip(found.keys, found.labels, strict=True):
-        assert module.readable(key.split("/")[1]) == found.class_names[label]
-    image = found.image(len(found) - 1)
+    images = icons(domain, per_class=3)
+    assert isinstance(images, IconSet)
+    assert len(images) == len(images.labels) == 3 * len(images.class_names)
+    assert len(set(images.keys)) == len(images)
+    for key, label in zip(images.keys, images.labels, strict=True):
+        assert module.readable(key.split("/")[1]) == images.class_names[label]
+    image = images.image(len(images) - 1)
     assert (image.mode, image.size) == ("RGB", (96, 96))
     assert np.asarray(image).std() > 5
 
 
 def test_the_same_bits_every_time_and_in_every_process():
-    found = icons("rendition", per_class=2)
-    bits = {i: found.image(i).tobytes() for i in (0, 7, 101)}
+    images = icons("rendition", per_class=2)
+    bits = {i: images.image(i).tobytes() for i in (0, 7, 101)}
     module.mask.cache_clear()
     again = icons("rendition", per_class=2)
     assert all(again.image(i).tobytes() == bits[i] for i in reversed(bits))
     code = """
 import hashlib, json, sys
 from soba.datasets.icons import icons
-found = icons("rendition", per_class=2)
-print(json.dumps({i: hashlib.sha256(found.image(i).tobytes()).hexdigest() for i in (101, 0)}))
+images = icons("rendition", per_class=2)
+print(json.dumps({i: hashlib.sha256(images.image(i).tobytes()).hexdigest() for i in (101, 0)}))
 toolkits = ("qtawesome", "qtpy", "pyqt", "pyside")
 print([name for name in sys.modules if name.lower().startswith(toolkits)])
 """

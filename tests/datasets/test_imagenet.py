@@ -27,11 +27,11 @@ WNIDS = [row.wnid for row in imagenet_classes()]
 def test_whole_sets_load(name, tmp_path, pictures):
     place = imagenet_tree(tmp_path, pictures, name)
     assert check(name, tmp_path) == []
-    found = load(name, tmp_path)
-    assert found.root == place
-    assert found.class_names == class_names(name)
+    images = load(name, tmp_path)
+    assert images.root == place
+    assert images.class_names == class_names(name)
     folders = folder_names(name)
-    assert [key.split("/")[0] for key in found.keys] == [folders[i] for i in found.labels]
+    assert [key.split("/")[0] for key in images.keys] == [folders[i] for i in images.labels]
 
 
 @pytest.mark.parametrize("layout", [0, 1], ids=["coop", "tpt"])
@@ -52,9 +52,9 @@ def test_a_miniature_is_found_in_either_layout(name, expected, layout, tmp_path,
     classes = len(folder_names(name))
     assert f"{place}: {classes - 12} of {classes} classes missing or empty: " in problems[0]
     assert problems[1] == f"{place}: holds 24 images, not {expected}"
-    found = survey(name, tmp_path).image_set
-    assert found.labels.tolist() == [label for label in range(100, 112) for _ in range(2)]
-    assert found.class_names == class_names(name)
+    images = survey(name, tmp_path).image_set
+    assert images.labels.tolist() == [label for label in range(100, 112) for _ in range(2)]
+    assert images.class_names == class_names(name)
 
 
 def test_names_of_classes_are_those_of_their_ids():
@@ -67,9 +67,9 @@ def test_names_of_classes_are_those_of_their_ids():
 
 def test_v2_labels_are_numbers_not_positions(tmp_path, pictures):
     imagenet_tree(tmp_path, pictures, "imagenet-v2", images=5, folders=["0", "1", "10", "2", "100"])
-    found = survey("imagenet-v2", tmp_path).image_set
-    assert [key.split("/")[0] for key in found.keys] == ["0", "1", "2", "10", "100"]
-    assert found.labels.tolist() == [0, 1, 2, 10, 100]
+    images = survey("imagenet-v2", tmp_path).image_set
+    assert [key.split("/")[0] for key in images.keys] == ["0", "1", "2", "10", "100"]
+    assert images.labels.tolist() == [0, 1, 2, 10, 100]
 
 
 def test_v2_in_string_order_is_named(tmp_path, pictures):
@@ -128,8 +128,8 @@ def test_a_missing_class_is_named(tmp_path, pictures):
     shutil.rmtree(place / "n01443537")
     problems = check("imagenet-r", tmp_path)
     assert "1 of 200 classes missing or empty: n01443537 (goldfish)" in problems[0]
-    found = survey("imagenet-r", tmp_path).image_set
-    assert set(found.labels.tolist()) == set(range(1, 200))  # no label has moved
+    images = survey("imagenet-r", tmp_path).image_set
+    assert set(images.labels.tolist()) == set(range(1, 200))  # no label has moved
 
 
 def test_folders_of_all_imagenet_where_200_belong(tmp_path, pictures):

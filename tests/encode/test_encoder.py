@@ -95,8 +95,8 @@ class Borrowed(Encoder):
 def test_tuners_ask_for_a_text_tower_and_not_for_a_class():
     names, rng = ["cat", "dog"], np.random.default_rng(0)
     views = rng.normal(size=(3, 10, 16)).astype(np.float32)
-    own, borrowed = TPT(small_clip(), names), TPT(Borrowed(), names)
-    np.testing.assert_array_equal(borrowed.adapt(views), own.adapt(views))
+    direct, borrowed = TPT(small_clip(), names), TPT(Borrowed(), names)
+    np.testing.assert_array_equal(borrowed.adapt(views), direct.adapt(views))
     for without in (Least(), OnnxEncoder.tiny()):
         with pytest.raises(ValueError, match=r"prompts cannot be tuned.*gradients=True"):
             TPT(without, names)

@@ -107,35 +107,37 @@ def leftovers(folder):
 def test_a_file_that_joins_both_fingerprints_is_known_again(job, encoder, tmp_path):
     """As it was written before there were two."""
     path = tmp_path / "features.safetensors"
-    made, joined = job().run(path), f"{encoder.fingerprint}-{templates_fingerprint(['a {}.'])}"
+    features, joined = job().run(path), f"{encoder.fingerprint}-{templates_fingerprint(['a {}.'])}"
     note, meta = read_note(path), {"fingerprint": joined}
     assert note["job"]["encoder"] == joined
-    meta |= {name: getattr(made, name) for name in ("logit_scale", "class_names", "prompts")}
-    arrays = {name: getattr(made, name) for name in ("image_features", "text_features", "labels")}
+    meta |= {name: getattr(features, name) for name in ("logit_scale", "class_names", "prompts")}
+    arrays = {
+        name: getattr(features, name) for name in ("image_features", "text_features", "labels")
+    }
     save_arrays(path, arrays, {"soba": json.dumps(meta), "note": json.dumps(note)})
     before = path.read_bytes()
     again = job().run(path)
     assert path.read_bytes() == before
     assert again.encoder_fingerprint == encoder.fingerprint
-    assert again.templates_fingerprint == made.templates_fingerprint
+    assert again.templates_fingerprint == features.templates_fingerprint
 
 
 def test_what_the_file_holds(job, encoder, tmp_path):
     path = tmp_path / "features.safetensors"
     steps = []
-    made = job(broken=[1, 6]).run(path, step=lambda done, total: steps.append((done, total)))
+    features = job(broken=[1, 6]).run(path, step=lambda done, total: steps.append((done, total)))
     assert steps == [(0, 11), (4, 11), (8, 11), (11, 11)]
-    assert made.image_features.dtype == np.float16
-    assert made.keys == tuple(f"{i}.png" for i in range(11) if i not in (1, 6))
-    assert made.labels.tolist() == [i % 2 for i in range(11) if i not in (1, 6)]
-    assert (made.class_names, made.prompts) == (("cat", "dog"), ("a {}.",))
-    assert made.logit_scale == encoder.logit_scale
-    assert made.encoder_fingerprint == encoder.fingerprint
-    assert made.templates_fingerprint == templates_fingerprint(["a {}."])
-    assert made.view_policy is None
-    made.check_values()
+    assert features.image_features.dtype == np.float16
+    assert features.keys == tuple(f"{i}.png" for i in range(11) if i not in (1, 6))
+    assert features.labels.tolist() == [i % 2 for i in range(11) if i not in (1, 6)]
+    assert (features.class_names, features.prompts) == (("cat", "dog"), ("a {}.",))
+    assert features.logit_scale == encoder.logit_scale
+    assert features.encoder_fingerprint == encoder.fingerprint
+    assert features.templates_fingerprint == templates_fingerprint(["a {}."])
+    assert features.view_policy is None
+    features.check_values()
     plain = encoder.encode_pixels(encoder.preprocess(Noise(11).image(10))[None])
-    np.testing.assert_allclose(made.image_features[-1], plain[0], atol=1e-3)
+    np.testing.assert_allclose(features.image_features[-1], plain[0], atol=1e-3)
     assert os.listdir(tmp_path) == [path.name]
 
 
@@ -334,10 +336,10 @@ def test_pictures_that_break_and_are_repaired(job, photos, tmp_path):
     lost.write_bytes(content[lost])
     whole.write_bytes(b"torn too")
     again = job(images=photos())
-    made = again.run(path)
+    features = again.run(path)
     assert (again.changed, sorted(again.broken)) == ([1, 10], [6, 10])
-    assert made.keys == tuple(key for i, key in enumerate(photos().keys) if i not in (6, 10))
-    made.check_values()
+    assert features.keys == tuple(key for i, key in enumerate(photos().keys) if i not in (6, 10))
+    features.check_values()
     job(images=photos()).run(tmp_path / "fresh.safetensors")
     assert path.read_bytes() == (tmp_path / "fresh.safetensors").read_bytes()
 
@@ -387,17 +389,17 @@ def test_rows_that_were_being_made_again_are_never_trusted(job, photos, tmp_path
     photos().path(1).write_bytes(before)
     job(images=photos()).run(path)
     job(images=photos()).run(tmp_path / "fresh.safetensors")
-    found, fresh = FeatureSet.load(path), FeatureSet.load(tmp_path / "fresh.safetensors")
-    assert np.array_equal(found.image_features, fresh.image_features)
+    resumed, fresh = FeatureSet.load(path), FeatureSet.load(tmp_path / "fresh.safetensors")
+    assert np.array_equal(resumed.image_features, fresh.image_features)
 
 
 def test_files_without_stamps_are_taken_as_they_are(job, photos, tmp_path):
     path = tmp_path / "features.safetensors"
-    made = job(images=photos()).run(path)
+    features = job(images=photos()).run(path)
     note = read_note(path)
     assert len(note.pop("stamps")) == 11 * 16
     for odd in ({}, {"stamps": "00"}, {"stamps": "no number"}, {"stamps": 3}):
-        made.save(path, note=note | odd)
+        features.save(path, note=note | odd)
         replace(photos().path(5), 50)
         again = job(images=photos())
         again.run(path)
@@ -558,9 +560,9 @@ def test_bad_jobs(job, tmp_path):
 def test_without_labels_and_with_odd_names(job, tmp_path):
     images = Noise(3)
     images.keys = ("a\udce9.png", "ü.png", "c.png")  # a name that is no valid text
-    made = job(images=images, labels=None).run(tmp_path / "features.safetensors")
-    assert made.keys == images.keys
-    assert made.labels is None
+    features = job(images=images, labels=None).run(tmp_path / "features.safetensors")
+    assert features.keys == images.keys
+    assert features.labels is None
     assert FeatureSet.load(tmp_path / "features.safetensors").keys == images.keys
 
 

@@ -41,9 +41,9 @@ def test_batches_come_in_order_and_cover_everything(encoder, workers):
     parts = list(encode(encoder, images, batch=4, workers=workers))
     assert [(part.start, part.stop) for part in parts] == [(0, 4), (4, 8), (8, 11)]
     assert np.concatenate([part.indices for part in parts]).tolist() == list(range(11))
-    found = np.concatenate([part.features for part in parts])
-    assert (found.dtype, found.shape) == (np.float32, (11, 4))
-    np.testing.assert_array_equal(found[4:8], directly(encoder, images, range(4, 8)))
+    features = np.concatenate([part.features for part in parts])
+    assert (features.dtype, features.shape) == (np.float32, (11, 4))
+    np.testing.assert_array_equal(features[4:8], directly(encoder, images, range(4, 8)))
     assert not any(part.broken for part in parts)
 
 

@@ -25,13 +25,13 @@ def folder(tmp_path):
 
 def test_generated_images_stand_behind_the_views(folder):
     image = Image.linear_gradient("L")
-    made = maker(folder)
-    rows = made(image, "cat/1.jpg")
-    assert rows.shape == (5, 3, 16, 16) and made.count == 5
-    np.testing.assert_array_equal(rows[:3], made.views(image, "cat/1.jpg"))
+    views = maker(folder)
+    rows = views(image, "cat/1.jpg")
+    assert rows.shape == (5, 3, 16, 16) and views.count == 5
+    np.testing.assert_array_equal(rows[:3], views.views(image, "cat/1.jpg"))
     first = Preprocess(size=16)(Image.new("RGB", (20, 20), (10, 0, 0)))
     np.testing.assert_array_equal(rows[3], first)
-    assert made.policy()["generated"] == 2
+    assert views.policy()["generated"] == 2
 
 
 def test_an_image_without_enough_of_them_is_named_before_any_work(folder):

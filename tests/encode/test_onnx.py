@@ -102,14 +102,14 @@ def test_half_precision_inputs(tmp_path):
     full = OnnxEncoder.load(image_tower(tmp_path / "full.onnx"))
     half = OnnxEncoder.load(image_tower(tmp_path / "half.onnx", half=True))
     rows = np.random.default_rng(0).normal(size=(5, 3, SIZE, SIZE)).astype(np.float32)
-    found = half.encode_pixels(rows)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, full.encode_pixels(rows), atol=1e-2)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-6)
+    features = half.encode_pixels(rows)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, full.encode_pixels(rows), atol=1e-2)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-6)
 
 
-def cosines(found, expected):
-    return (found * expected).sum(axis=1)
+def cosines(features, expected):
+    return (features * expected).sum(axis=1)
 
 
 def test_int8_towers_stay_close_to_their_float_ones(tiny, pixels, tmp_path):
@@ -131,17 +131,17 @@ def test_int8_sums_of_large_weights_do_not_overflow(tmp_path):
     assert "MatMulInteger" in int8(tmp_path / "floats.onnx", tmp_path / "bytes.onnx")
     quantised = OnnxEncoder.load(tmp_path / "bytes.onnx")
     bright = np.linspace(0.9, 1.0, 3 * 3 * SIZE**2, dtype=np.float32).reshape(3, 3, SIZE, SIZE)
-    found = cosines(quantised.encode_pixels(bright), floats.encode_pixels(bright))
-    assert found.min() > 0.9999
+    similarity = cosines(quantised.encode_pixels(bright), floats.encode_pixels(bright))
+    assert similarity.min() > 0.9999
 
 
 def test_a_row_without_direction_is_not_hidden(tmp_path):
     encoder = OnnxEncoder.load(image_tower(tmp_path / "image.onnx"))
     rows = np.ones((2, 3, SIZE, SIZE), np.float32)
     rows[0] = 0
-    found = encoder.encode_pixels(rows)
-    assert np.isnan(found[0]).all()
-    assert np.isfinite(found[1]).all()
+    features = encoder.encode_pixels(rows)
+    assert np.isnan(features[0]).all()
+    assert np.isfinite(features[1]).all()
 
 
 def test_a_folder_is_a_model(tmp_path):
@@ -202,9 +202,9 @@ def test_the_fingerprint_tells_models_apart(tmp_path):
     assert OnnxEncoder.load(folder).fingerprint in seen
 
     def changed():
-        found = OnnxEncoder.load(folder).fingerprint
-        new = found not in seen
-        seen.add(found)
+        fingerprint = OnnxEncoder.load(folder).fingerprint
+        new = fingerprint not in seen
+        seen.add(fingerprint)
         return new
 
     image_tower(folder / "image.onnx", gain=2.0)

@@ -50,10 +50,10 @@ def test_features_are_open_clips_own(real):
     with torch.no_grad():
         expected = unit(real.model.encode_image(theirs))
         expected_text = unit(real.model.encode_text(open_clip.get_tokenizer("RN50")(texts)))
-    found, found_text = real.encode_pixels(ours), real.encode_texts(texts)
-    assert found.dtype == found_text.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    np.testing.assert_allclose(found_text, expected_text, atol=2e-6)
+    features, text_features = real.encode_pixels(ours), real.encode_texts(texts)
+    assert features.dtype == text_features.dtype == np.float32
+    np.testing.assert_allclose(features, expected, atol=2e-6)
+    np.testing.assert_allclose(text_features, expected_text, atol=2e-6)
 
 
 def test_squashed_images_are_open_clips_own():
@@ -144,10 +144,10 @@ def test_half_precision_is_close():
     pixels = np.random.default_rng(0).normal(size=(4, 3, 32, 32)).astype(np.float32)
     full, auto = tiny_clip(), tiny_clip(precision="autocast")
     for verb, given in (("encode_pixels", pixels), ("encode_texts", ["a dog", "a cat"])):
-        expected, found = getattr(full, verb)(given), getattr(auto, verb)(given)
-        assert found.dtype == np.float32
-        assert not np.array_equal(found, expected)
-        assert (found * expected).sum(axis=1).min() > 0.999
+        expected, features = getattr(full, verb)(given), getattr(auto, verb)(given)
+        assert features.dtype == np.float32
+        assert not np.array_equal(features, expected)
+        assert (features * expected).sum(axis=1).min() > 0.999
     torch.manual_seed(0)
     half = OpenClip.load("RN50", "random", device="cpu", precision="bf16")
     text = half.encode_texts(["a dog"])
@@ -164,12 +164,12 @@ def known(monkeypatch):
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 def test_local_files(known, tmp_path, suffix):
     torch.manual_seed(0)
-    made = OpenClip.load("tiny-clip", "random", device="cpu", tokenizer=tokenizer)
+    original = OpenClip.load("tiny-clip", "random", device="cpu", tokenizer=tokenizer)
     path = tmp_path / f"weights.{suffix}"
-    (save_file if suffix == "safetensors" else torch.save)(made.model.state_dict(), path)
+    (save_file if suffix == "safetensors" else torch.save)(original.model.state_dict(), path)
     loaded = OpenClip.load("tiny-clip", path, device="cpu", tokenizer=tokenizer)
-    assert loaded.fingerprint == made.fingerprint
-    np.testing.assert_array_equal(loaded.encode_texts(["dog"]), made.encode_texts(["dog"]))
+    assert loaded.fingerprint == original.fingerprint
+    np.testing.assert_array_equal(loaded.encode_texts(["dog"]), original.encode_texts(["dog"]))
     assert loaded.name == f"tiny-clip/weights.{suffix}"
 
 

@@ -218,9 +218,9 @@ def test_as_dict_is_plain_and_tells_all_settings_apart():
 def test_as_dict_is_what_fingerprints_of_earlier_files_were_made_of():
     shortest = {"size": 32, "mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bicubic"}
     shortest |= {"convert": "first"}
-    told = Preprocess(32, (0, 0, 0), (1, 1, 1))
-    assert told.as_dict() == shortest
-    squashed = dataclasses.replace(told, resize="squash")
+    preprocess = Preprocess(32, (0, 0, 0), (1, 1, 1))
+    assert preprocess.as_dict() == shortest
+    squashed = dataclasses.replace(preprocess, resize="squash")
     assert squashed.as_dict() == shortest | {"resize": "squash"}
 
 
@@ -228,8 +228,8 @@ def test_settings_in_open_clips_words():
     assert Preprocess.from_config({}) == Preprocess()
     assert Preprocess.from_config({"size": None, "resize_mode": None}, 64) == Preprocess(64)
     words = {"size": [32, 32], "mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bilinear"}
-    told = Preprocess.from_config(words | {"resize_mode": "squash"}, 64)
-    assert told == Preprocess(32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "bilinear", "squash")
+    preprocess = Preprocess.from_config(words | {"resize_mode": "squash"}, 64)
+    assert preprocess == Preprocess(32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "bilinear", "squash")
     for wrong, problem in (
         ({"size": [32, 48]}, "square, not 32 x 48"),
         ({"resize_mode": "longest"}, "shortest or squash, not 'longest'"),

@@ -22,9 +22,9 @@ def hashed(texts):
 
 @pytest.mark.parametrize("name", list_templates())
 def test_named_sets_are_whole(name):
-    found = templates(name)
-    assert found and all(template.count("{}") == 1 for template in found)
-    assert len(set(found)) == len(found)
+    sentences = templates(name)
+    assert sentences and all(template.count("{}") == 1 for template in sentences)
+    assert len(set(sentences)) == len(sentences)
 
 
 def test_named_sets_are_those_of_the_papers():
@@ -99,12 +99,12 @@ def test_classifier_equals_a_slow_loop(batch):
         sizes.append(len(texts))
         return hashed(texts)
 
-    found = classifier(encode, names, prompts, batch=batch)
-    assert found.dtype == np.float32 and found.shape == (5, 16)
-    np.testing.assert_allclose(found, expected, atol=1e-7)
+    text = classifier(encode, names, prompts, batch=batch)
+    assert text.dtype == np.float32 and text.shape == (5, 16)
+    np.testing.assert_allclose(text, expected, atol=1e-7)
     assert max(sizes) <= batch and sum(sizes) == 35
     whole = classifier(hashed, names, prompts)
-    np.testing.assert_allclose(found, whole, atol=1e-7)
+    np.testing.assert_allclose(text, whole, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_one_string_is_no_list():
 
 
 def test_duplicates_on_request():
-    found = classifier(hashed, ["missile", "cat", "missile"], ["{}"], allow_duplicates=True)
-    np.testing.assert_allclose(found[0], found[2], atol=1e-7)
+    text = classifier(hashed, ["missile", "cat", "missile"], ["{}"], allow_duplicates=True)
+    np.testing.assert_allclose(text[0], text[2], atol=1e-7)
 
 
 class Reader:
@@ -166,8 +166,8 @@ def test_names_that_a_tokenizer_reads_alike_are_refused():
     with pytest.raises(ValueError, match=r"'Polish' and 'polish': the same to this encoder"):
         classifier(reader.encode_texts, names, ["a {}.", "the {}."], batch=2)
     assert max(reader.asked) <= 2
-    found = classifier(reader.encode_texts, names, ["{}"], allow_duplicates=True)
-    np.testing.assert_array_equal(found[0], found[2])
+    text = classifier(reader.encode_texts, names, ["{}"], allow_duplicates=True)
+    np.testing.assert_array_equal(text[0], text[2])
     assert len(classifier(Reader(cased).encode_texts, names, ["a {}."])) == 3
     # Of a function nobody knows what it reads.
     with pytest.raises(ValueError, match="'Polish' and 'polish'"):

@@ -120,12 +120,12 @@ def test_views_depend_on_seed_and_key_only(augmix):
 def test_other_keys_and_seeds_give_other_views_and_fewer_are_the_first(augmix):
     image, views = picture(), Views(count=4, augmix=augmix, preprocess=SMALL)
     other = Views(count=4, augmix=augmix, preprocess=SMALL, seed=1)
-    made = [views(image, 1), views(image, "1"), views(image, 11), other(image, 1)]
-    assert len({one[1:].tobytes() for one in made}) == 4
-    assert len({one[0].tobytes() for one in made}) == 1
+    stacks = [views(image, 1), views(image, "1"), views(image, 11), other(image, 1)]
+    assert len({one[1:].tobytes() for one in stacks}) == 4
+    assert len({one[0].tobytes() for one in stacks}) == 1
     longer = Views(count=9, augmix=augmix, preprocess=SMALL)(image, 1)
-    np.testing.assert_array_equal(longer[:4], made[0])
-    np.testing.assert_array_equal(views(image, np.int64(1)), made[0])
+    np.testing.assert_array_equal(longer[:4], stacks[0])
+    np.testing.assert_array_equal(views(image, np.int64(1)), stacks[0])
 
 
 def test_strengths_are_those_of_severity_one():
@@ -134,16 +134,16 @@ def test_strengths_are_those_of_severity_one():
     counts = Counter(name for name, _ in drawn)
     assert set(counts) == set(OPERATIONS) and len(OPERATIONS) == 9
     assert min(counts.values()) > 850 and max(counts.values()) < 1150
-    found = {name: {s for one, s in drawn if one == name} for name in OPERATIONS}
-    assert found["autocontrast"] == found["equalize"] == {0.0}
-    assert found["posterize"] == {4}
-    assert found["rotate"] == {-2, -1, 0, 1, 2}
-    assert found["solarize"] == set(range(231, 255))
-    assert found["translate_x"] == found["translate_y"] == set(range(-7, 8))
+    strengths = {name: {s for one, s in drawn if one == name} for name in OPERATIONS}
+    assert strengths["autocontrast"] == strengths["equalize"] == {0.0}
+    assert strengths["posterize"] == {4}
+    assert strengths["rotate"] == {-2, -1, 0, 1, 2}
+    assert strengths["solarize"] == set(range(231, 255))
+    assert strengths["translate_x"] == strengths["translate_y"] == set(range(-7, 8))
     for name in ("shear_x", "shear_y"):
-        sizes = np.abs(list(found[name]))
+        sizes = np.abs(list(strengths[name]))
         assert 0.003 <= sizes.min() < 0.004 and 0.029 < sizes.max() < 0.03
-        assert 0.42 < np.mean(np.array(list(found[name])) < 0) < 0.58  # five deviations
+        assert 0.42 < np.mean(np.array(list(strengths[name])) < 0) < 0.58  # five deviations
 
 
 def test_operations_move_as_they_say():

@@ -24,9 +24,9 @@ main()
 
 def killed_at(folder, pattern, count, *arguments, env=None):
     """Run a command; it dies as soon as so many files in `folder` match and are not empty."""
-    wanted = os.path.join(glob.escape(str(folder)), pattern)
+    files = os.path.join(glob.escape(str(folder)), pattern)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, wanted, str(count), *map(str, arguments)],
+        [sys.executable, "-c", SCRIPT, files, str(count), *map(str, arguments)],
         env=env or os.environ | {"PYTHONPATH": str(Path(soba.__file__).parents[1])},
         capture_output=True,
         text=True,

@@ -60,11 +60,11 @@ def boundaries(refresh, classes, total):
     if refresh == "tenths":
         return {math.ceil(j * total / 10) for j in range(1, 11)}
     if refresh == "growth":
-        found, at = set(), max(classes, 64)
+        numbers, at = set(), max(classes, 64)
         while at <= total:
-            found.add(at)
+            numbers.add(at)
             at = (11 * at + 9) // 10
-        return found
+        return numbers
     return set(range(refresh, total + 1, refresh))
 
 

@@ -5,12 +5,12 @@ import numpy as np
 from soba._assertions import ROUNDING
 
 
-def assert_same_logits(found, expected, tolerance=ROUNDING):
+def assert_same_logits(logits, expected, tolerance=ROUNDING):
     """Equal to 1e-5 of their size; the same answers, but where two classes are within that."""
-    found, expected = np.asarray(found), np.asarray(expected)
+    logits, expected = np.asarray(logits), np.asarray(expected)
     gap = tolerance * np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=gap)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=gap)
     second, first = np.sort(expected, axis=-1)[..., -2:].T
     clear = first - second > 2 * gap
     assert clear.any()
-    np.testing.assert_array_equal(found.argmax(axis=-1)[clear], expected.argmax(axis=-1)[clear])
+    np.testing.assert_array_equal(logits.argmax(axis=-1)[clear], expected.argmax(axis=-1)[clear])

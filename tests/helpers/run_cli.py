@@ -21,10 +21,10 @@ def soba_command(*arguments, code=0):
     ):
         try:
             main()
-            found = 0
+            exit_code = 0
         except SystemExit as end:
-            found = end.code or 0
-    assert found == code, printed.getvalue()
+            exit_code = end.code or 0
+    assert exit_code == code, printed.getvalue()
     return printed.getvalue()
 
 

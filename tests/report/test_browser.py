@@ -20,11 +20,11 @@ def browser():
     except ImportError:
         pytest.skip("no playwright in this environment")
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(
+        chromium = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--headless"]
         )
-        yield made
-        made.close()
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

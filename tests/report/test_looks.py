@@ -104,10 +104,10 @@ def pictures(domains):
     """Name -> a function of the width that draws it."""
     [table] = tables(grid([*METHODS, "mine"], OOD, seeds=2))
     long = {
-        f"{label} (tuned on the validation split of imagenet, 64 views, AugMix)": own
-        for label, own in table.fair.items()
+        f"{label} (tuned on the validation split of imagenet, 64 views, AugMix)": records
+        for label, records in table.fair.items()
     }
-    found = {
+    drawings = {
         "radar": lambda w: report_plots.radar(table, w),
         "stream": lambda w: report_plots.over_stream(table.fair, "a", w),
         "coverage": lambda w: report_plots.over_coverage(table.fair, "a", w),
@@ -118,26 +118,26 @@ def pictures(domains):
     }
     for name in ("capacity", "classifier"):
         points = ablate.summarise(ablate.ablate(name, SET, orders=2))["features"]
-        found[name] = lambda w, name=name, points=points: ablation_plots.figure(
+        drawings[name] = lambda w, name=name, points=points: ablation_plots.figure(
             name, "a", points, w
         )
     before, after = demo_report.spaces(domains[0])
-    return found | {"before": before.draw, "after": after.draw}
+    return drawings | {"before": before.draw, "after": after.draw}
 
 
 def coloured(figure):
     """Label -> colour of its line or bar."""
     [axes] = figure.axes
-    found = {}
+    colours = {}
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         handle = handle[0] if isinstance(handle, tuple) else handle
         is_line = hasattr(handle, "get_color")
-        found[label] = to_hex(handle.get_color() if is_line else handle.get_facecolor())
-    if not found:  # named at its axis
+        colours[label] = to_hex(handle.get_color() if is_line else handle.get_facecolor())
+    if not colours:  # named at its axis
         ticks = [tick.get_text() for tick in axes.get_yticklabels()]
         bars = (patch for patch in axes.patches)
-        found = {tick: to_hex(bar.get_facecolor()) for tick, bar in zip(ticks, bars, strict=True)}
-    return found
+        colours = {tick: to_hex(bar.get_facecolor()) for tick, bar in zip(ticks, bars, strict=True)}
+    return colours
 
 
 LINES = ("radar", "stream", "coverage", "so far", "capacity")
@@ -147,10 +147,10 @@ LINES = ("radar", "stream", "coverage", "so far", "capacity")
 def test_a_method_has_one_colour_in_every_picture(pictures, name):
     names = {title_of(method): method for method in (*METHODS, "mine")}
     figure = pictures[name](NARROW)
-    found = coloured(figure)
+    colours = coloured(figure)
     close(figure)
-    assert len(found) >= 3 and "zero-shot" in found
-    assert found == {label: colour_of(names[label]) for label in found}
+    assert len(colours) >= 3 and "zero-shot" in colours
+    assert colours == {label: colour_of(names[label]) for label in colours}
 
 
 def test_the_dots_of_an_ablation_have_their_methods_colours(pictures):

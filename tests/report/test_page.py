@@ -102,9 +102,9 @@ def test_damaged_records_are_named_at_the_top_and_left_out(tmp_path):
     (folder / "ablations").mkdir()
     (folder / "ablations" / "alpha.csv").write_text("ablation,file\n")
     (folder / "efficiency-half.json").write_text('{"costs": ')
-    found = read_results(folder)
-    assert len(found.records) == 3
-    assert len(found.problems) == 11
+    results = read_results(folder)
+    assert len(results.records) == 3
+    assert len(results.problems) == 11
     content = report(tmp_path, folder)
     top = content[: content.index("<h2>")]
     for name in ("half", "empty", "bytes", "list", "no-accuracy", "beyond", "domain", "nan"):
@@ -115,9 +115,9 @@ def test_damaged_records_are_named_at_the_top_and_left_out(tmp_path):
 
 def test_repeated_cells_count_once(tmp_path):
     folder = write(tmp_path, [record(accuracy=50.0), record(accuracy=60.0), record(seed=1)])
-    found = read_results(folder)
-    assert sorted(r.accuracy for r in found.records) == [60.0, 60.0]
-    assert "repeat a cell" in found.problems[0]
+    results = read_results(folder)
+    assert sorted(r.accuracy for r in results.records) == [60.0, 60.0]
+    assert "repeat a cell" in results.problems[0]
 
 
 def test_the_papers_capacities_are_quoted_below_ours(tmp_path):

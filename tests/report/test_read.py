@@ -14,9 +14,9 @@ def test_other_images_are_never_averaged_with_the_newest(tmp_path):
     write(tmp_path, grid(["zero-shot", "soba"], ["icons-v2"], seeds=2, samples=166), name="b")
     newer = [record("soba", "icons-v2", 0, 90.0, samples=332)]
     write(tmp_path, newer, name="a", written=NEW)
-    found = read_results(tmp_path)
-    assert [r.accuracy for r in found.records] == [90.0]  # nor beside them in one column
-    [problem] = found.problems
+    results = read_results(tmp_path)
+    assert [r.accuracy for r in results.records] == [90.0]  # nor beside them in one column
+    [problem] = results.problems
     assert "icons-v2: 4 records of 166 images" in problem and "are of 332" in problem
 
 
@@ -24,11 +24,11 @@ def test_the_newest_whole_group_of_an_identity_is_used(tmp_path):
     write(tmp_path, grid(["soba"], ["dtd"], seeds=3, identity="1f"), name="b", written=OLD)
     newer = grid(["soba"], ["dtd"], seeds=2, start=80.0, identity="2e")
     write(tmp_path, newer, name="a", written=NEW)
-    found = read_results(tmp_path)
-    assert {r.identity for r in found.records} == {"2e"} and len(found.records) == 2
-    [problem] = found.problems
+    results = read_results(tmp_path)
+    assert {r.identity for r in results.records} == {"2e"} and len(results.records) == 2
+    [problem] = results.problems
     assert problem.startswith("soba on dtd: 3 records, since newer ones differ from them in")
-    [table] = tables(found.records)
+    [table] = tables(results.records)
     [row] = (row for row in table.rows if row.kind == "ours")
     assert row.cells[0].runs == 2 and row.cells[0].mean > 79
 
@@ -40,24 +40,24 @@ def test_the_newest_whole_group_of_an_identity_is_used(tmp_path):
 def test_records_without_an_identity_are_told_apart_by_what_they_have(tmp_path, change):
     write(tmp_path, [record(seed=s) for s in range(3)], name="b", written=OLD)
     write(tmp_path, [as_json(accuracy=10.0) | change], name="a", written=NEW)
-    found = read_results(tmp_path)
-    assert [r.accuracy for r in found.records] == [10.0]
-    assert next(iter(change)).replace("_", " ") in found.problems[0]
+    results = read_results(tmp_path)
+    assert [r.accuracy for r in results.records] == [10.0]
+    assert next(iter(change)).replace("_", " ") in results.problems[0]
 
 
 def test_of_the_same_cell_and_seed_the_newest_counts(tmp_path):
     write(tmp_path, [record(accuracy=60.0, identity="1f")], name="z", written=OLD)
     write(tmp_path, [record(accuracy=61.0, identity="1f")], name="a", written=NEW)
-    found = read_results(tmp_path)
-    assert [r.accuracy for r in found.records] == [61.0]
-    assert "repeat a cell and seed" in found.problems[0]
+    results = read_results(tmp_path)
+    assert [r.accuracy for r in results.records] == [61.0]
+    assert "repeat a cell and seed" in results.problems[0]
 
 
 def test_readable_differences_are_kept_for_rows_of_their_own(tmp_path):
     records = [record(identity="1"), record(identity="2", tuned_on="val")]
     records += [record(identity="3", prompts=["a {}."]), record(identity="4", order="sorted")]
-    found = read_results(write(tmp_path, records))
-    assert found.records == records and not found.problems
+    results = read_results(write(tmp_path, records))
+    assert results.records == records and not results.problems
 
 
 def test_of_a_file_of_eval_the_last_counts(tmp_path):

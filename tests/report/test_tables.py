@@ -66,8 +66,10 @@ def test_quoted_numbers_stand_beside_and_never_in_an_average():
     assert ours["SOBA"]["average"].mean == pytest.approx(mean)
     assert all(cell.rank == 0 for row in theirs.values() for cell in row.values())
     assert "NCM" in theirs and "CoOp" in theirs  # quoted, though we have no such row
-    [found] = [row for row in table.rows if row.kind == "difference" and row.method == "soba"]
-    assert found.cells[0].mean == pytest.approx(ours["SOBA"]["imagenet"].mean - printed["imagenet"])
+    [difference] = [row for row in table.rows if row.kind == "difference" and row.method == "soba"]
+    assert difference.cells[0].mean == pytest.approx(
+        ours["SOBA"]["imagenet"].mean - printed["imagenet"]
+    )
     assert gap and "†" in markdown(table) and r"$^\dagger$" in latex(table)
     kinds = [row.kind for row in table.rows if row.method == "soba"]
     assert kinds == ["ours", "quoted", "difference"]
@@ -192,8 +194,8 @@ def test_domains_of_a_joined_stream_are_columns():
 def test_orders_come_as_the_command_lists_them():
     records = [joined(order=order) for order in ("mixed", "sequence")]
     records += [record(benchmark="icons", model="tiny", order=o) for o in ("sorted", "shuffled")]
-    found = [table.order for table in tables(records)]
-    assert found == ["shuffled", "sorted", "sequence", "mixed"]
+    orders = [table.order for table in tables(records)]
+    assert orders == ["shuffled", "sorted", "sequence", "mixed"]
 
 
 def test_quoted_averages_stay_out_of_smaller_tables():
@@ -260,8 +262,8 @@ def test_rows_are_told_apart_by_whole_policies_and_labels_say_them_in_short():
         for s in range(2)
     ]
     [table] = tables(records)
-    found = {label: row["imagenet"].mean for label, row in rows_of(table).items()}
-    assert found == {
+    means = {label: row["imagenet"].mean for label, row in rows_of(table).items()}
+    assert means == {
         "SOBA (2 views)": 60.0,
         "SOBA (2 views, AugMix)": 61.0,
         "SOBA (one view)": 62.0,
@@ -338,16 +340,16 @@ def test_no_difference_is_taken_from_other_prompts_or_images(more, said):
     if "prompts" in more:
         assert not gaps
     else:
-        shown = dict(zip(table.columns, gaps[0].cells, strict=True))
-        assert {name for name, gap in shown.items() if gap} == set(OOD) - {"imagenet-a"}
+        differences = dict(zip(table.columns, gaps[0].cells, strict=True))
+        assert {name for name, gap in differences.items() if gap} == set(OOD) - {"imagenet-a"}
 
 
 def test_joined_streams_of_other_data_sets_are_other_tables(tmp_path):
     records = [joined(), joined(scores=(60.0, 40.0, 20.0), joined=["icons-sketch"])]
     records[1] = replace(records[1], accuracy_per_domain={"icons-sketch": 75.0})
-    found = read_results(write(tmp_path, records))
-    assert len(found.records) == 2 and not found.problems
-    assert [(table.title, table.datasets) for table in tables(found.records)] == [
+    results = read_results(write(tmp_path, records))
+    assert len(results.records) == 2 and not results.problems
+    assert [(table.title, table.datasets) for table in tables(results.records)] == [
         ("Icon domains, tiny, one domain, mixed", ("icons-sketch",)),
         ("Icon domains, tiny, 3 mixed domains", ("icons-source", "icons-v2", "icons-sketch")),
     ]
@@ -355,8 +357,8 @@ def test_joined_streams_of_other_data_sets_are_other_tables(tmp_path):
 
 def test_a_method_without_order_is_in_every_table():
     records = [record("soba", order=order) for order in ("shuffled", "sorted")]
-    made = tables([*records, record("mta", order="as stored")])
-    assert [(t.order, set(rows_of(t))) for t in made] == [
+    by_order = tables([*records, record("mta", order="as stored")])
+    assert [(t.order, set(rows_of(t))) for t in by_order] == [
         ("shuffled", {"SOBA", "MTA"}),
         ("sorted", {"SOBA", "MTA"}),
     ]

@@ -45,8 +45,8 @@ def test_settings_reach_the_method():
 
 
 def test_too_many_refreshes_are_left_out_by_name():
-    kept, left = ablate.settings_for("refresh", 30_000)
-    assert [s.label for s in left] == ["every 10", "every sample"]
+    kept, left_out = ablate.settings_for("refresh", 30_000)
+    assert [s.label for s in left_out] == ["every 10", "every sample"]
     assert "every 100" in [s.label for s in kept]
     assert ablate.settings_for("refresh", 1_000)[1] == []
     with pytest.raises(ValueError, match="no ablation 'size'; there are: capacity, alpha"):

@@ -15,9 +15,9 @@ from soba.studies.demo import METHODS, adapt_share, averages, run_demo
 
 def test_a_small_demo_prints_its_table_and_writes_a_whole_page(tmp_path):
     page, records = tmp_path / "demo.html", tmp_path / "demo.json"
-    shown = soba_command("demo", "-o", page, "--json", records, "--per-class", 2, "--orders", 2)
+    printed = soba_command("demo", "-o", page, "--json", records, "--per-class", 2, "--orders", 2)
     for word in (*DOMAINS, *METHODS, "gain", "images/s"):
-        assert word in shown
+        assert word in printed
     html = page.read_text()
     for title in (
         "Accuracy over the stream",
@@ -28,15 +28,15 @@ def test_a_small_demo_prints_its_table_and_writes_a_whole_page(tmp_path):
         assert title in html
     assert html.count("<img") > 20 and not re.search(r'src(?:set)?="(?!data:)', html)
     assert html.count('alt="accuracy over the stream') == len(DOMAINS)  # a picture each
-    found = json.loads(records.read_text())
-    assert len(found["records"]) == len(DOMAINS) * len(METHODS) * 2
+    content = json.loads(records.read_text())
+    assert len(content["records"]) == len(DOMAINS) * len(METHODS) * 2
     gains = {
         row["dataset"].removeprefix("icons-"): row["gain"]
-        for row in found["summary"]
+        for row in content["summary"]
         if row["method"] == "soba+"
     }
     best = max(SHIFTED, key=gains.get)
-    assert f"its examples are of {best}, the shifted domain that SOBA+ gains most on" in shown
+    assert f"its examples are of {best}, the shifted domain that SOBA+ gains most on" in printed
     assert f"on {best}</h2>" in html and f"are of {best}, because SOBA+ gains most there" in html
     for name in set(SHIFTED) - {best}:
         assert f"{gains[name]:+.2f} on {name}" in html

@@ -36,16 +36,16 @@ def measure(features, methods, **options):
 
 def test_ratios_are_to_zero_shot_and_views_are_paid_for():
     steps = []
-    found = measure(
+    priced = measure(
         VIEWS,
         ["soba", "mta"],
         seconds_per_image=0.01,
         repeats=2,
         step=lambda name, streams: steps.append((name, streams)),
     )
-    assert [cost.method for cost in found] == ["zero-shot", "soba", "mta"]
-    assert steps == [(cost.method, n) for cost in found for n in (0, 1, 1)]
-    zero_shot, ours, mta = found
+    assert [cost.method for cost in priced] == ["zero-shot", "soba", "mta"]
+    assert steps == [(cost.method, n) for cost in priced for n in (0, 1, 1)]
+    zero_shot, ours, mta = priced
     assert (zero_shot.adapt_ratio, zero_shot.total_ratio) == (1.0, 1.0)
     assert (ours.images, mta.images) == (200, MOST_WITH_VIEWS)
     assert (ours.encode, mta.encode) == (
@@ -114,14 +114,14 @@ def test_the_rate_of_an_encoder(monkeypatch):
 
 def test_what_is_written_is_read_and_holds_no_quoted_number(tmp_path):
     path = tmp_path / "efficiency.json"
-    found = measure(VIEWS, ["soba", "mta"], seconds_per_image=0.01, repeats=1)
-    measured = Measured("made-up", 200, 5, tuple(found))
+    priced = measure(VIEWS, ["soba", "mta"], seconds_per_image=0.01, repeats=1)
+    measured = Measured("made-up", 200, 5, tuple(priced))
     write_costs(path, measured)
     written = json.loads(path.read_text())
     assert "quoted" not in path.read_text()
     assert all(826 not in cost.values() for cost in written["costs"])
     assert costs_of(written) == measured
-    assert shown(found[1])[-2:] == ["13.8", "1.15"]
+    assert shown(priced[1])[-2:] == ["13.8", "1.15"]
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_damaged_counts_are_refused(number, where, tmp_path):
     (tmp_path / "efficiency.json").write_text(json.dumps(content))
     content |= {"images": 3, "classes": 2, "costs": [SOUND]}
     (tmp_path / "efficiency-sound.json").write_text(json.dumps(content))
-    found = read_results(tmp_path)
-    assert len(found.costs) == 1
-    [problem] = found.problems
+    results = read_results(tmp_path)
+    assert len(results.costs) == 1
+    [problem] = results.problems
     assert problem.startswith("efficiency.json: ")
 
 

@@ -24,8 +24,8 @@ def test_seeded_and_sound(name):
 
 def test_images_per_class():
     for most in (2, 4, 8, 16):
-        found = np.bincount(build(f"{most} per class", SET, 0).labels, minlength=8)
-        assert np.array_equal(found, np.minimum(COUNTS, most))
+        counts = np.bincount(build(f"{most} per class", SET, 0).labels, minlength=8)
+        assert np.array_equal(counts, np.minimum(COUNTS, most))
     assert len(build("all", SET, 0).labels) == 400
     order = np.random.default_rng(0).permutation(400)
     assert np.array_equal(build("all", SET, 0).labels, LABELS[order])
@@ -77,10 +77,10 @@ def test_summary_measures_gains_against_the_same_order():
     rows = summarise(stress(SET, ["zero-shot", "ncm"], scenarios=["all", "2 per class"]))
     by = {(row["scenario"], row["method"]): row for row in rows}
     assert by["all", "ncm"]["orders"] == 20  # fewer than 500 images
-    control, found = by["all", "zero-shot"], by["all", "ncm"]
+    control, ncm = by["all", "zero-shot"], by["all", "ncm"]
     assert control["gain"] == control["gain_worst"] == 0.0
-    assert found["gain"] == pytest.approx(found["accuracy_mean"] - control["accuracy_mean"])
-    assert found["gain_worst"] <= found["gain"]
+    assert ncm["gain"] == pytest.approx(ncm["accuracy_mean"] - control["accuracy_mean"])
+    assert ncm["gain_worst"] <= ncm["gain"]
 
 
 def test_refusals():

@@ -61,9 +61,9 @@ def test_transfer_keeps_what_was_learned(cls, encoder, names, support):
 def test_cocoop_is_one_text_for_each_image(encoder, names, support):
     """Against one image at a time, through the parts."""
     tuner = CoCoOp(encoder, names, **FAST).fit(*support)
-    found = tuner.logits(support[0])
+    all_logits = tuner.logits(support[0])
     learned = tuner._learned
-    for row, logits in zip(torch.asarray(support[0]), found, strict=True):
+    for row, logits in zip(torch.asarray(support[0]), all_logits, strict=True):
         hidden = torch.relu(learned["weight_in"] @ row + learned["bias_in"])
         shift = learned["weight_out"] @ hidden + learned["bias_out"]
         text = tuner._prompts.features(learned["context"] + shift)

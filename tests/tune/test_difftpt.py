@@ -11,7 +11,7 @@ def test_filters_keep_what_the_official_code_keeps(encoder, names, sureness):
     tuner = DiffTPT(encoder, names, generated=63)
     logits = torch.randn(128, 5, generator=torch.Generator().manual_seed(0))
     logits[0] *= sureness
-    chosen = tuner._choose(logits)
+    views = tuner._choose(logits)
     # By hand: 101 of the 127 by cosine, the original in front, 30 of the 102 by entropy.
     near = sorted(
         range(1, 128), key=lambda i: -float(torch.cosine_similarity(logits[i], logits[0], dim=0))
@@ -19,7 +19,7 @@ def test_filters_keep_what_the_official_code_keeps(encoder, names, sureness):
     probabilities = torch.softmax(logits, dim=1)
     entropy = -(probabilities * probabilities.log()).sum(dim=1)
     kept = sorted([0, *near], key=lambda i: float(entropy[i]))[:30]
-    assert chosen.tolist() == kept
+    assert views.tolist() == kept
     assert (0 in kept) == (sureness > 1)
 
 

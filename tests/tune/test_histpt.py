@@ -63,13 +63,13 @@ def test_the_surer_prototype_weighs_more(encoder, names):
     rows[..., 0], rows[..., 1] = cosines, np.sqrt(1 - cosines**2)
     banks = Banks(capacity=1, hardest=1, momentum=0.99)
     banks.overall, banks.local, banks.hard = rows[0], rows[1:2], rows[2:]
-    found = tuner.fused(torch.eye(16)[0], banks).numpy()
+    fused = tuner.fused(torch.eye(16)[0], banks).numpy()
     logits = tuner.logit_scale * cosines.astype(np.float64)
     doubt = entropy(logits)
     assert doubt[0] < 0.6 < 1.5 < doubt[1:].min()
     weights = np.exp(-doubt) / np.exp(-doubt).sum()
-    np.testing.assert_allclose(found, weights @ logits, rtol=1e-4)
-    assert weights[0] > 0.5 and found.argmax() == 0
+    np.testing.assert_allclose(fused, weights @ logits, rtol=1e-4)
+    assert weights[0] > 0.5 and fused.argmax() == 0
 
 
 def test_constants_are_the_public_codes(encoder, names):
@@ -208,8 +208,8 @@ def test_the_prompt_goes_on_and_banks_hold_what_was_scored_with(encoder, names, 
 def test_the_image_is_scored_with_the_prompt_it_has_tuned(encoder, names, views):
     tuner = HisTPT(encoder, names, learning_rate=2e-4)
     for sample in views[:3]:
-        found = tuner.adapt(sample[None])
-        np.testing.assert_allclose(found, tuner.logits(sample[:1]), rtol=1e-5, atol=1e-5)
+        logits = tuner.adapt(sample[None])
+        np.testing.assert_allclose(logits, tuner.logits(sample[:1]), rtol=1e-5, atol=1e-5)
 
 
 def test_the_pseudo_label_comes_from_banks_that_hold_the_present_text(

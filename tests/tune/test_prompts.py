@@ -27,9 +27,9 @@ def expected(encoder):
         return encoder.model.encode_text(tokens, normalize=True).numpy()
 
 
-def close(found, expected):
+def close(actual, expected):
     """To 1e-5 of their size: small gradients are sums of large ones, and share their rounding."""
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("chunk", [1, 60, 100, None])
@@ -38,8 +38,8 @@ def test_initial_prompts_are_encode_text(custom, chunk):
     encoder = tiny_clip(custom_text=custom)
     prompts = Prompts(encoder, NAMES, TEMPLATE, at_a_time=chunk)
     assert prompts.context_tokens == len("a photo of a")  # bytes
-    found = prompts.features(prompts.initial).numpy()
-    np.testing.assert_allclose(found, expected(encoder), atol=1e-6)
+    text = prompts.features(prompts.initial).numpy()
+    np.testing.assert_allclose(text, expected(encoder), atol=1e-6)
 
 
 def pooled(tokens=tokenizer, **text):
@@ -82,10 +82,10 @@ def test_towers_of_all_pools(text):
     encoder = pooled(**text)
     prompts = Prompts(encoder, NAMES, TEMPLATE, at_a_time=100)
     assert prompts.context_tokens == len("a photo of a")
-    found = prompts.features(prompts.initial).numpy()
-    np.testing.assert_allclose(found, expected(encoder), atol=1e-6)
+    features = prompts.features(prompts.initial).numpy()
+    np.testing.assert_allclose(features, expected(encoder), atol=1e-6)
     sentences = [TEMPLATE.replace("{}", name) for name in NAMES]
-    np.testing.assert_allclose(found, encoder.encode_texts(sentences), atol=1e-6)
+    np.testing.assert_allclose(features, encoder.encode_texts(sentences), atol=1e-6)
     context = prompts.initial.clone().requires_grad_()
     prompts.features(context)[:, 0].sum().backward()
     assert context.grad.abs().amax(dim=1).min() > 0  # every place of it counts
@@ -126,8 +126,8 @@ def test_real_tokenizer_and_tower():
     prompts = Prompts(encoder, NAMES, TEMPLATE)
     assert prompts.context_tokens == 4
     assert prompts._embedded.shape[1] < 15  # not 77
-    found = prompts.features(prompts.initial).numpy()
-    np.testing.assert_allclose(found, expected(encoder), atol=2e-6)
+    text = prompts.features(prompts.initial).numpy()
+    np.testing.assert_allclose(text, expected(encoder), atol=2e-6)
 
 
 def test_chunks_and_checkpoints_do_not_change_the_gradient(encoder):
@@ -162,8 +162,8 @@ def test_the_context_runs_once_for_all_classes(encoder, monkeypatch):
     monkeypatch.setattr(type(encoder.text_tower), "shares_openings", False)
     monkeypatch.setattr(type(encoder.text_tower), "read", None)
     whole = passed()
-    for found, expected in zip(shared, whole, strict=True):
-        close(found, expected)
+    for actual, expected in zip(shared, whole, strict=True):
+        close(actual, expected)
 
 
 def test_prompts_of_a_length_run_together(encoder):
@@ -242,9 +242,9 @@ def test_what_cannot_be_tuned_is_said(encoder):
 def test_autocast_is_close(encoder):
     half = tiny_clip(precision="autocast")
     prompts = Prompts(half, NAMES, TEMPLATE)
-    found = prompts.features(prompts.initial)
-    assert found.dtype == torch.float32
-    assert (found.numpy() * expected(encoder)).sum(axis=1).min() > 0.99
+    text = prompts.features(prompts.initial)
+    assert text.dtype == torch.float32
+    assert (text.numpy() * expected(encoder)).sum(axis=1).min() > 0.99
 
 
 def bf16_clip():
@@ -258,8 +258,8 @@ def bf16_clip():
 def test_weights_in_bf16_run(encoder, views):
     half = bf16_clip()
     assert half.model.transformer.resblocks[0].mlp.c_fc.weight.dtype == torch.bfloat16
-    exact, found = (TPT(one, NAMES).adapt(views) for one in (encoder, half))
-    np.testing.assert_allclose(found, exact, atol=0.05 * np.abs(exact).max())
+    exact, rounded = (TPT(one, NAMES).adapt(views) for one in (encoder, half))
+    np.testing.assert_allclose(rounded, exact, atol=0.05 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("chunk", [60, None])  # 60: computed again in the backward pass
@@ -276,7 +276,7 @@ def test_gradients_in_half_precision_are_close(encoder, precision, chunk):
         (text * weights).sum().backward()
         return context.grad
 
-    found, exact = gradient(half, chunk), gradient(encoder, None)
-    assert not found.equal(exact)
-    assert torch.cosine_similarity(found.ravel(), exact.ravel(), dim=0) > 0.99
-    assert float(found.norm()) == pytest.approx(float(exact.norm()), rel=0.1)
+    rounded, exact = gradient(half, chunk), gradient(encoder, None)
+    assert not rounded.equal(exact)
+    assert torch.cosine_similarity(rounded.ravel(), exact.ravel(), dim=0) > 0.99
+    assert float(rounded.norm()) == pytest.approx(float(exact.norm()), rel=0.1)

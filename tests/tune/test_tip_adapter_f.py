@@ -120,11 +120,11 @@ def test_keys_begin_as_tip_adapters_and_train_on_unit_views():
 def test_restricted_to_some_classes():
     """As if the columns of the whole were picked."""
     tuner = fitted()
-    chosen = [4, 0, 2]
+    classes = [4, 0, 2]
     np.testing.assert_allclose(
-        tuner.restricted(chosen).logits(FEATURES), tuner.logits(FEATURES)[:, chosen], atol=1e-4
+        tuner.restricted(classes).logits(FEATURES), tuner.logits(FEATURES)[:, classes], atol=1e-4
     )
-    assert tuner.restricted(chosen).tuned_on_ == tuner.tuned_on_
+    assert tuner.restricted(classes).tuned_on_ == tuner.tuned_on_
 
 
 def test_search_is_what_fit_does_with_val():

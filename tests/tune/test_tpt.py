@@ -85,8 +85,8 @@ def test_the_first_step_chooses_the_views_for_all_steps(encoder, names, views):
 
 def test_the_image_is_scored_with_the_prompt_its_views_have_tuned(encoder, names, views):
     tuner = TPT(encoder, names)
-    found = tuner.adapt(views)
-    for sample, logits in zip(torch.asarray(views), found, strict=True):
+    all_logits = tuner.adapt(views)
+    for sample, logits in zip(torch.asarray(views), all_logits, strict=True):
         text = tuner._prompts.features(tuner.tune(sample))
         np.testing.assert_allclose(
             logits, (tuner.logit_scale * text @ sample[0]).numpy(), atol=1e-4

@@ -25,12 +25,12 @@ PARAMS = {
 
 @pytest.fixture(params=TUNERS)
 def make(request, encoder, names, support):
-    def made(fit=True, **options):
+    def build(fit=True, **options):
         cls = adapter_class(request.param)
         tuner = cls(encoder, names, **(PARAMS[request.param] | options))
         return tuner.fit(*support) if fit and isinstance(tuner, FewShotAdapter) else tuner
 
-    return made
+    return build
 
 
 def weights(encoder):
@@ -92,8 +92,8 @@ def test_the_callers_mode_does_not_matter(make, views, mode, kind):
     with mode():
         rest += (outside.adapt(second),)
     np.testing.assert_array_equal(np.asarray(begun), expected[0])
-    for found in rest:
-        np.testing.assert_array_equal(np.asarray(found), expected[1])
+    for logits in rest:
+        np.testing.assert_array_equal(np.asarray(logits), expected[1])
     for tuner in (inside, copied, outside):
         assert_same_state(tuner.state(), usual.state())
 
@@ -101,8 +101,8 @@ def test_the_callers_mode_does_not_matter(make, views, mode, kind):
 def test_cuts_do_not_matter(make, views):
     whole, cut = make(), make()
     expected = whole.adapt(views)
-    found = np.concatenate([cut.adapt(views[:1]), cut.adapt(views[1:4]), cut.adapt(views[4:])])
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    pieces = np.concatenate([cut.adapt(views[:1]), cut.adapt(views[1:4]), cut.adapt(views[4:])])
+    np.testing.assert_allclose(pieces, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_predict_is_pure_and_known_ids_change_nothing(make, views):
