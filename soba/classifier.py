@@ -30,6 +30,10 @@ if TYPE_CHECKING:  # these need Pillow, which adapters on features do without
 
 Templates = str | os.PathLike[str] | Sequence[str]
 
+# How far the features of one sentence lie apart where an encoder had it in batches of other sizes,
+# in half precision too; those of two class names are further apart than that.
+_SAME_TEXT = 0.03
+
 
 class Classifier:
     """A zero-shot classifier of images that learns from those it sees.
@@ -44,7 +48,8 @@ class Classifier:
         The classes, as a prompt would say them.
     method
         A stream method (`soba methods` lists them) or "zero-shot"; or an adapter of one, with
-        hyper-parameters or samples of its own, whose text features are those of `names`.
+        hyper-parameters or samples of its own, whose text features are those of `names` and
+        whose logit scale is the encoder's. Names in another order than its rows are refused.
     templates
         The prompts: "single", "seven", "eighty", "icon", a data set's name, a file, "a {}.", or a
         list of such sentences. By default "icon" for the tiny CLIP and "single" for all others.
@@ -72,12 +77,16 @@ class Classifier:
         self.names = _listed(names)
         self._source = EncoderSource.of(encoder)
         self.templates = self._prompts(templates)
+        given = isinstance(method, Adapter)
         if isinstance(method, str):
             opened = self._source.open()
             text = text_classifier(opened.encode_texts, self.names, self.templates)
             method = create_adapter(method, text, logit_scale=opened.logit_scale)
         self.adapter = _counting_by_content(method)
         self._check_sizes()
+        if given:
+            self._check_scale()
+            self._check_order()
 
     # Answers ----------------------------------------------------------------------------------
 
@@ -227,6 +236,37 @@ class Classifier:
             raise ValueError(
                 f"{encoder.name} gives features of {encoder.width} dimensions, the adapter has "
                 f"learned from {adapter.dim}"
+            )
+
+    def _check_scale(self) -> None:
+        ours, encoder = self.adapter.logit_scale, self.encoder
+        if not np.isclose(ours, encoder.logit_scale, rtol=1e-4, atol=0.0):
+            raise ValueError(
+                f"the adapter has a logit scale of {ours:g}, and {encoder.name} one of "
+                f"{encoder.logit_scale:g}: build it with logit_scale=encoder.logit_scale"
+            )
+
+    def _check_order(self) -> None:
+        """Refuse an adapter one of whose rows is the text of another name.
+
+        Rows that are the text of no name pass: text features may come from elsewhere.
+        """
+        try:
+            text = text_classifier(
+                self.encoder.encode_texts, self.names, self.templates, allow_duplicates=True
+            )
+        except ValueError:  # an image tower alone, whose text features always come from elsewhere
+            return
+        # All pairs at once would hold (C, C, d); of unit rows, the cosine tells the distance.
+        apart = np.sqrt(np.maximum(0.0, 2 - 2 * self.adapter.text_features @ text.T))  # (C, C)
+        ours = np.diagonal(apart)
+        wrong = np.flatnonzero((apart.min(axis=1) <= _SAME_TEXT) & (ours > _SAME_TEXT))
+        if len(wrong):
+            row = int(wrong[0])
+            other = self.names[int(apart[row].argmin())]
+            raise ValueError(
+                f"the adapter's classes are not these names in this order: its row {row} is the "
+                f"text of {other!r}, where the names have {self.names[row]!r}"
             )
 
     @classmethod

@@ -500,6 +500,34 @@ def test_an_adapter_of_your_own(tiny, classifier, files):
         soba.Classifier(tiny, "abcd", method=adapter)
 
 
+def test_an_adapter_of_other_names_is_refused(tiny, classifier):
+    text, names = classifier.adapter.text_features, list(NAMES)
+    # The encoder rounds otherwise in other batches; each name by itself is the furthest from one.
+    alone = np.concatenate([soba.Classifier(tiny, [n]).adapter.text_features for n in names])
+    scale = tiny.logit_scale
+    for rows in (text, alone):
+        assert soba.Classifier(tiny, names, method=soba.TDA(rows, logit_scale=scale)).names == NAMES
+    swapped = [names[1], names[0], *names[2:]]
+    with pytest.raises(ValueError, match=f"row 0 is the text of '{names[0]}'.*'{names[1]}'"):
+        soba.Classifier(tiny, swapped, method=soba.TDA(text, logit_scale=scale))
+    for order in itertools.permutations(range(4)):
+        adapter = soba.SOBAPlus(text[list(order)], logit_scale=scale)
+        if list(order) == sorted(order):
+            soba.Classifier(tiny, names, method=adapter)
+        else:
+            with pytest.raises(ValueError, match="not these names in this order"):
+                soba.Classifier(tiny, names, method=adapter)
+
+
+def test_an_adapter_of_another_scale_is_refused(tiny, classifier):
+    text = classifier.adapter.text_features
+    for scale in (0.5 * tiny.logit_scale, 1.01 * tiny.logit_scale):
+        with pytest.raises(ValueError, match=r"logit scale of .* and tiny one of"):
+            soba.Classifier(tiny, NAMES, method=soba.TDA(text, logit_scale=scale))
+    rounded = float(np.float32(tiny.logit_scale))
+    soba.Classifier(tiny, NAMES, method=soba.TDA(text, logit_scale=rounded))
+
+
 def test_bad_numbers_are_refused_at_once(classifier, files):
     for name in ("batch", "top"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1"):
