@@ -53,7 +53,7 @@ def from_folder(
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root}: not a folder")
-    inside, loose = folder_images(root)
+    inside, loose = listed = folder_images(root)
     if labelled is None:
         if inside and loose:
             raise ValueError(
@@ -62,8 +62,7 @@ def from_folder(
             )
         labelled = bool(inside)
     if not labelled:
-        keys = sorted(loose + [key for class_keys in inside.values() for key in class_keys])
-        return _image_set(root.name, class_names or (), keys, None, root)
+        return _image_set(root.name, class_names or (), listed.keys, None, root)
     order = _ordered(inside)
     if class_names is None:
         names: Sequence[str] = [as_spoken(name) for name in order]
@@ -97,7 +96,10 @@ def from_csv(
 
 
 def from_files(paths: Iterable[PathLike], class_names: Sequence[str] | None = None) -> ImageSet:
-    """Images by path or by pattern ("shots/**/*.png"), without labels, each once."""
+    """Images by path or by pattern ("shots/**/*.png"), without labels, each once.
+
+    A pattern that matches folders and no image stands for the images below them.
+    """
     keys = list(dict.fromkeys(key for path in paths for key in matching(os.fspath(path))))
     if keys and not any(map(os.path.isfile, keys)):
         raise ValueError(f"no image found: {some(keys)}")

@@ -69,6 +69,11 @@ class FolderImages(NamedTuple):
     inside: dict[str, list[str]]  # those of each folder in it; folders without images left out
     loose: list[str]  # those that lie in the folder itself
 
+    @property
+    def keys(self) -> list[str]:
+        """All of them, sorted."""
+        return sorted(self.loose + [key for keys in self.inside.values() for key in keys])
+
 
 def folder_images(root: Path) -> FolderImages:
     """The images below a folder; links in circles and unreadable folders are among them."""
@@ -80,11 +85,25 @@ def folder_images(root: Path) -> FolderImages:
 
 
 def matching(path: str) -> list[str]:
-    """The images that match a pattern; the path itself if it is none, or if nothing matches."""
+    """The images that match a pattern; the path itself if it is none, or if nothing matches.
+
+    Where a pattern matches folders and no image, these are the images at any depth below the
+    folders, each once, or the folders themselves if they hold none.
+    """
     if not glob.has_magic(path) or os.path.lexists(path):
         return [path]
     matches = sorted(glob.glob(path, recursive=True))
-    return [match for match in matches if is_image(os.path.basename(match))] or [path]
+    folders = [match for match in matches if os.path.isdir(match)]
+    inside = set(folders)
+    images = [m for m in matches if m not in inside and is_image(os.path.basename(m))]
+    if not images:
+        below = (
+            os.path.join(folder, key)
+            for folder in folders
+            for key in folder_images(Path(folder)).keys
+        )
+        images = list(dict.fromkeys(below))  # "**/" matches a folder and the folders in it
+    return images or folders or [path]
 
 
 def read_table(table: Path) -> tuple[Sequence[str], list[dict[str, str]]]:

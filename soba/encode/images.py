@@ -118,10 +118,11 @@ def list_images(images: Any) -> Iterator[Picture]:
     ----------
     images
         A path, a folder (all images at any depth below it, in the order of their names), a pattern
-        such as "shots/**/*.jpg", a .csv with a column "path" (relative to the table's folder); a
-        PIL image, the bytes of an image file, an array or a tensor (:func:`image_of_pixels`), or a
-        stack of these, (n, ...); or any iterable of them, mixed and nested, which is read as far as
-        it is iterated.
+        such as "shots/**/*.jpg" (one that matches folders and no image, as "shots/2024-*" may,
+        stands for all images below them), a .csv with a column "path" (relative to the table's
+        folder); a PIL image, the bytes of an image file, an array or a tensor
+        (:func:`image_of_pixels`), or a stack of these, (n, ...); or any iterable of them, mixed
+        and nested, which is read as far as it is iterated.
 
     Files are called by their paths, PIL images by the file they were opened from, other pictures
     by their place in the stream: "image 0". What is no image is listed with what is wrong with it.
@@ -215,9 +216,11 @@ def _rows(table: Path) -> list[Picture]:
 
 def _paths(path: str) -> list[str]:
     if not Path(path).is_dir():
-        return matching(path)
-    inside, loose = folder_images(Path(path))
-    keys = sorted(loose + [key for keys in inside.values() for key in keys])
+        files = matching(path)
+        if files != [path] and all(map(os.path.isdir, files)):
+            raise ValueError("matches folders only, and they hold no images")
+        return files
+    keys = folder_images(Path(path)).keys
     if not keys:
         raise ValueError("holds no images")
     return [str(Path(path) / key) for key in keys]

@@ -36,6 +36,23 @@ def test_whatever_a_person_points_at(folder, monkeypatch):
     assert names([]) == []
 
 
+def test_a_pattern_of_folders_stands_for_the_images_below_them(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "other.png").mkdir()  # a folder, whatever its name
+    (folder / "other.png" / "e.png").write_bytes((folder / "b.png").read_bytes())
+    assert names("d*p") == names("deep") == ["deep/c.png", "deep/er/d.png"]
+    assert names("*e*") == ["deep/c.png", "deep/er/d.png", "other.png/e.png"]
+    assert names("**/") == names("*e*")  # a folder in a matched one adds nothing
+    # Where images match, a pattern is about them.
+    assert names("*") == ["a.jpg", "b.png"]
+    for empty in ("none", "nothing"):
+        (folder / empty).mkdir()
+    [picture] = list_images("no*ing")
+    assert picture.problem == "matches folders only, and they hold no images"
+    [picture] = list_images("no?e*")
+    assert picture.name == "no?e*" and isinstance(picture, NoPicture)
+
+
 def test_what_is_no_image_is_listed_with_what_is_wrong(folder):
     (folder / "empty").mkdir()
     (folder / "rows.csv").write_text("path,label\n,x\na.jpg,y\n")
