@@ -8,12 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from soba.adapt.tda import TDA
 from soba.bench.sendable import Sendable
 from soba.datasets import GROUPS, NAMES, ImageSet, class_names, expected, few_shot, survey
 from soba.datasets._facts import Survey, imagenet_classes
 from soba.datasets.folder import from_csv, from_folder
 from soba.datasets.icons import DOMAINS, icons
+from soba.tune.classes import match_classes
 
 _SHOT_SEED = 1  # CoOp's first
 
@@ -195,17 +198,27 @@ class Folders(Sendable):
     """Anyone's labelled images: class folders, or tables with labels. Each is a data set.
 
     They are called by the names of their folders or files, and have a test split only.
+
+    Parameters
+    ----------
+    train
+        One more of them, with all their classes by name: the few-shot methods learn from `shots`
+        of its images of each class, and it is not streamed.
     """
 
     paths: tuple[Path, ...]
+    train: Path | None = None
+    shots: int = 16
     name: str = "folder"
-    shots: int = 0
 
     def __post_init__(self) -> None:
         if not self.paths:
             raise ValueError("no folder was named")
-        if len(self._by_name) < len(self.paths):
-            listed = ", ".join(map(str, self.paths))
+        places = self.paths if self.train is None else (*self.paths, self.train)
+        if self.train is not None and self.train.resolve() in {p.resolve() for p in self.paths}:
+            raise ValueError(f"{self.train}: few-shot methods would be tested on what they learned")
+        if len(self._by_name) < len(places):
+            listed = ", ".join(map(str, places))
             raise ValueError(f"two of these have one name, so they cannot be told apart: {listed}")
 
     @cached_property
@@ -214,27 +227,45 @@ class Folders(Sendable):
 
     @cached_property
     def _by_name(self) -> dict[str, Path]:
-        resolved = (path.resolve() for path in self.paths)
-        return {p.stem if p.suffix.lower() == ".csv" else p.name: p for p in resolved}
+        return {_name_of(path): path.resolve() for path in (*self.paths, self.train) if path}
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        return tuple(self._by_name)
+        return tuple(map(_name_of, self.paths))
 
     def knows(self, dataset: str) -> bool:
-        return dataset in self._by_name
+        return dataset in self.datasets
 
     def problems(self, dataset: str, split: str) -> list[str]:
-        if split != "test":
-            return [f"{dataset}: has only a test split, and a {split} split is needed"]
+        if split == "val" or (split == "train" and self.train is None):
+            hint = ": say --train" if split == "train" else ""
+            return [f"{dataset}: has only a test split, and a {split} split is needed{hint}"]
         try:
-            self.images(dataset, split)
+            images = self.images(dataset, split)
         except ValueError as error:
             # The listing advises on options that are not those of a benchmark.
             return [str(error).partition(";")[0]]
-        return []
+        return [] if split == "test" else self._lacks(images)
+
+    def _lacks(self, train: ImageSet) -> list[str]:
+        """The classes of the data sets that the train split has no images of."""
+        assert train.labels is not None
+        there = [train.class_names[label] for label in np.unique(train.labels)]
+        problems = []
+        for dataset in self.datasets:
+            if self.problems(dataset, "test"):  # which are told by themselves
+                continue
+            try:
+                match_classes(self.images(dataset, "test").class_names, there)
+            except ValueError as error:
+                problems.append(f"{self.train}: the few-shot methods need {dataset}'s: {error}")
+        return problems
 
     def images(self, dataset: str, split: str) -> ImageSet:
+        images = self._labelled(dataset)
+        return few_shot(images, self.shots, _SHOT_SEED) if split == "train" else images
+
+    def _labelled(self, dataset: str) -> ImageSet:
         if dataset not in self._listed:
             path = self._by_name[dataset]
             listing = from_csv if path.suffix.lower() == ".csv" else from_folder
@@ -248,10 +279,16 @@ class Folders(Sendable):
         return Census()
 
     def class_ids(self, dataset: str) -> tuple[str, ...]:
-        return self.images(dataset, "test").class_names
+        # Folders of different people: "Red_Panda" is "red panda".
+        return tuple(name.lower() for name in self._labelled(dataset).class_names)
 
     def train_set(self, dataset: str, *, transfer: bool) -> str:
-        return dataset
+        return dataset if self.train is None else _name_of(self.train)
+
+
+def _name_of(path: Path) -> str:
+    path = path.resolve()
+    return path.stem if path.suffix.lower() == ".csv" else path.name
 
 
 def _chosen(chosen: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

@@ -55,6 +55,7 @@ _TAKERS = {  # options that not all benchmarks take -> those that do
     "--tda-listing": ("ood",),
     "--per-class": ("icons",),
     "--datasets": ("ood", "cross", "icons"),
+    "--train": ("folder",),
 }
 
 Paths = Annotated[
@@ -158,6 +159,14 @@ def bench_(
             "constants of each data set, as in the paper: treat these as tuned on the test data.",
         ),
     ] = False,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="A folder of class folders or a .csv, for the few-shot methods to learn from; it "
+            "must have all classes by name.",
+        ),
+    ] = None,
     shots: Shots = 16,
     per_class: Annotated[
         int | None, typer.Option(min=1, help="Icons per class; default: 16.")
@@ -181,25 +190,26 @@ def bench_(
             "--tda-listing": tda_listing,
             "--per-class": per_class,
             "--datasets": datasets,
+            "--train": train,
         },
     )
     if views == 1 and augmix:
         raise ValueError("--augmix changes the views, and there is one: say --views 64 as well")
     if views == 1 and stream_views:
         raise ValueError("--stream-views needs views: say --views 64 as well")
-    chosen = tuple(name.strip() for name in (datasets or "").split(",") if name.strip())
+    dataset_names = tuple(name.strip() for name in (datasets or "").split(",") if name.strip())
     if benchmark in ("ood", "cross") and (data is None or not data.is_dir()):
         raise ValueError(f"bench {benchmark}: --data must be the folder that holds the data sets")
     opened = _model(benchmark, model, pretrained, device, precision, threads)
     source: Source
     if benchmark == "icons":
         size = opened.encoder.preprocess.size
-        source = Icons(chosen, per_class or 16, shots, size=size)
+        source = Icons(dataset_names, per_class or 16, shots, size=size)
     elif benchmark == "folder":
-        source = Folders(tuple(paths or ()))
+        source = Folders(tuple(paths or ()), train, shots)
     else:
         assert data is not None
-        source = OnDisk(benchmark, data, chosen, shots, incomplete, tda_listing)
+        source = OnDisk(benchmark, data, dataset_names, shots, incomplete, tda_listing)
 
     def plan_of(*names: str) -> Plan:
         return Plan(
@@ -253,27 +263,25 @@ def _hiding(*names: str) -> type[TyperCommand]:
 
 app.command(
     "ood",
-    cls=_hiding("paths", "per_class"),
+    cls=_hiding("paths", "per_class", "train"),
     help="ImageNet and its variants -A, -V2, -R and -Sketch. For the paper's setting on the "
     "variants add `--views 64 --augmix --stream-views`, as TDA has it.",
 )(bench_)
 app.command(
     "cross",
-    cls=_hiding("paths", "per_class", "tda_listing"),
+    cls=_hiding("paths", "per_class", "tda_listing", "train"),
     help="The ten fine-grained data sets, from Aircraft to UCF101.",
 )(bench_)
 app.command(
     "icons",
-    cls=_hiding("paths", "data", "incomplete", "tda_listing", "fixed_constants"),
+    cls=_hiding("paths", "data", "incomplete", "tda_listing", "fixed_constants", "train"),
     help="Five domains of icons that mirror the OOD benchmark: no data, no network.",
 )(bench_)
 app.command(
     "folder",
-    cls=_hiding(
-        "data", "datasets", "incomplete", "tda_listing", "per_class", "shots", "fixed_constants"
-    ),
+    cls=_hiding("data", "datasets", "incomplete", "tda_listing", "per_class", "fixed_constants"),
     help="Your own labelled images: folders of class folders, or .csv files with the columns path "
-    "and label. Each is a data set.",
+    "and label. Each is a data set; `--train` names one for the few-shot methods to learn from.",
 )(bench_)
 app.command("efficiency")(efficiency_)
 

@@ -56,6 +56,31 @@ def test_what_is_wrong_with_a_folder_is_told(tree):
         assert problem.startswith("patches: has only a test split")
 
 
+def test_a_train_folder_is_for_few_shot_methods_only(tree):
+    for word in ("Black", "DARK GREY", "white"):
+        (tree / "labelled" / word).mkdir(parents=True)
+        for number in range(3):
+            Image.new("L", (8, 8)).save(tree / "labelled" / word / f"{number}.png")
+    source = Folders((tree / "patches",), tree / "labelled", shots=2)
+    assert source.datasets == ("patches",) and not source.knows("labelled")
+    assert Plan(source, ("zero-shot", "gda", "coop")).problems() == []
+    assert source.train_set("patches", transfer=True) == "labelled"
+    few = source.images("labelled", "train")
+    assert few.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert source.class_ids("labelled") == ("black", "dark grey", "white")
+
+    # The table calls its second class "grey", and nobody has shown the methods what that is.
+    both = Folders((tree / "patches", tree / "listed.csv"), tree / "labelled")
+    [problem] = Plan(both, ("gda",)).problems()
+    assert "listed" in problem and "'grey'" in problem
+    assert Plan(both, ("soba",)).problems() == []
+    with pytest.raises(ValueError, match="tested on what they learned"):
+        Folders((tree / "patches",), tree / "deeper" / ".." / "patches")
+    (tree / "other" / "patches").mkdir(parents=True)
+    with pytest.raises(ValueError, match="have one name"):
+        Folders((tree / "patches",), tree / "other" / "patches")
+
+
 def test_names_tell_folders_apart(tree):
     with pytest.raises(ValueError, match="have one name"):
         Folders((tree / "patches", tree / "elsewhere" / "patches"))

@@ -76,7 +76,7 @@ def test_too_few_views_are_told_before_encoding(tmp_path):
 def test_the_help_lists_what_a_benchmark_takes():
     only = {"--data": "ood cross", "--incomplete": "ood cross", "--tda-listing": "ood"}
     only |= {"--per-class": "icons", "--views": "ood cross icons folder"}
-    only |= {"--datasets": "ood cross icons", "--shots": "ood cross icons"}
+    only |= {"--datasets": "ood cross icons", "--train": "folder"}
     for benchmark in ("ood", "cross", "icons", "folder"):
         options = re.findall(r"--[\w-]+", soba_command("bench", benchmark, "--help"))
         for option, takers in only.items():
@@ -150,6 +150,32 @@ def test_stray_files_and_the_listing_of_tda(tmp_path, pictures):
     record = json.loads(path.read_text())
     assert (record["samples"], record["expected"], record["listing"]) == (370, 7500, "tda")
     assert record["left_out"] == 7500 - 370
+
+
+def test_few_shot_methods_learn_from_a_folder_of_their_own(tmp_path):
+    classes = [name for name in icons("source", 1).class_names if " " not in name][:4]
+    for folder, seed, spelled in (("photos", 0, str.lower), ("labelled", 1, str.title)):
+        drawn = icons("source", 3, seed=seed, classes=classes)
+        for index, label in enumerate(drawn.labels):
+            file = tmp_path / folder / spelled(drawn.class_names[label]) / f"{index}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            drawn.image(index).save(file)
+    options = ["bench", "folder", tmp_path / "photos", "--model", "tiny", "--orders", 1]
+    options += ["--templates", "an icon of a {}.", "--methods", "zero-shot,gda,tip-adapter"]
+    options += ["--shots", 2, "-o", tmp_path / "results"]
+    assert "a train split is needed: say --train" in soba_command(*options, code=2)
+    printed = soba_command(*options, "--train", tmp_path / "labelled")
+    assert "3 records in" in printed
+    files = (tmp_path / "results" / "records").iterdir()
+    records = {r["method"]: r for r in (json.loads(path.read_text()) for path in files)}
+    assert {method: r["shots"] for method, r in records.items()} == {
+        "zero-shot": None,
+        "gda": 2,
+        "tip-adapter": 2,
+    }
+    assert records["tip-adapter"]["accuracy"] > 50  # right labels: of four classes
+    said = soba_command("bench", "icons", "--train", tmp_path / "labelled", code=2)
+    assert "--train has no place here" in said
 
 
 def test_any_labelled_folder_is_a_data_set(tmp_path):
