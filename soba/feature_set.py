@@ -230,12 +230,12 @@ class FeatureSet:
             array = getattr(self, name)
             if array is None:
                 continue
-            kinds, wanted = (
+            kinds, numbers = (
                 ("iu", "integers") if name.endswith("labels") else ("f", "floating point")
             )
             if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
                 given = getattr(array, "dtype", type(array).__name__)
-                yield f"{name} must be {wanted}, not {given}"
+                yield f"{name} must be {numbers}, not {given}"
 
     def _misfits_of_text(self) -> Iterator[str]:
         """What does not fit the classes: the text features, and what is said of them."""

@@ -136,9 +136,9 @@ class MTA(Adapter):
         logits = x @ text[None, :, :]  # (m, V, C), a product per image
         # The product of two smaller probabilities is denormal: worth nothing and slow.
         below = _at_least(xp, logits - xp.max(logits, axis=-1, keepdims=True), -40.0)
-        shown = xp.exp(below)
-        shown = shown / xp.sum(shown, axis=-1, keepdims=True)
-        affinity = shown @ xp.permute_dims(shown, (0, 2, 1))
+        shares = xp.exp(below)
+        shares = shares / xp.sum(shares, axis=-1, keepdims=True)
+        affinity = shares @ xp.permute_dims(shares, (0, 2, 1))
 
         y = xp.full_like(x[:, :, 0], 1.0 / x.shape[1])
         weights = xp.zeros_like(y)  # the mode is weights @ views

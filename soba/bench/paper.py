@@ -55,21 +55,21 @@ def quoted(
 ) -> list[Quoted]:
     """The printed numbers that match, in the order of the paper.
 
-    >>> [found] = quoted(table="ood", backbone="ViT-B/16", method="soba", dataset="imagenet")
-    >>> found.value, found.unit, found.provenance
+    >>> [row] = quoted(table="ood", backbone="ViT-B/16", method="soba", dataset="imagenet")
+    >>> row.value, row.unit, row.provenance
     (70.9, '%', 'quoted')
     """
     rows = _rows()
-    for field, wanted in (
+    for field, value in (
         ("table", table),
         ("backbone", backbone),
         ("method", method),
         ("dataset", dataset),
     ):
         known = sorted({getattr(row, field) for row in _rows()} - {""})
-        if wanted is not None and wanted not in known:
-            raise ValueError(f"the paper has no {field} {wanted!r}; it has {', '.join(known)}")
-        rows = tuple(row for row in rows if wanted is None or getattr(row, field) == wanted)
+        if value is not None and value not in known:
+            raise ValueError(f"the paper has no {field} {value!r}; it has {', '.join(known)}")
+        rows = tuple(row for row in rows if value is None or getattr(row, field) == value)
     return list(rows)
 
 

@@ -67,8 +67,8 @@ def _run() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         out.print(f"soba {soba.__version__}")
         raise typer.Exit
 

@@ -70,13 +70,13 @@ class TPT(PromptTuner):
         views = plain(views)
         context = self._prompts.initial.clone().requires_grad_()
         optimiser = torch.optim.AdamW([context], lr=self.learning_rate)
-        chosen = None
+        rows = None
         for _ in range(self.steps):
             logits = self._cosine_logits(views, self._prompts.features(context))
-            if chosen is None:  # the first step decides for all
-                chosen = self._choose(logits.detach())
+            if rows is None:  # the first step decides for all
+                rows = self._choose(logits.detach())
             optimiser.zero_grad()
-            marginal_entropy(logits[chosen]).backward()
+            marginal_entropy(logits[rows]).backward()
             optimiser.step()
         return context.detach()
 
