@@ -508,15 +508,20 @@ def test_an_adapter_of_other_names_is_refused(tiny, classifier):
     for rows in (text, alone):
         assert soba.Classifier(tiny, names, method=soba.TDA(rows, logit_scale=scale)).names == NAMES
     swapped = [names[1], names[0], *names[2:]]
-    with pytest.raises(ValueError, match=f"row 0 is the text of '{names[0]}'.*'{names[1]}'"):
+    with pytest.raises(ValueError, match=f"2 of 4 differ .'{names[1]}', '{names[0]}'"):
         soba.Classifier(tiny, swapped, method=soba.TDA(text, logit_scale=scale))
     for order in itertools.permutations(range(4)):
         adapter = soba.SOBAPlus(text[list(order)], logit_scale=scale)
         if list(order) == sorted(order):
             soba.Classifier(tiny, names, method=adapter)
         else:
-            with pytest.raises(ValueError, match="not these names in this order"):
+            with pytest.raises(ValueError, match="not those of these names"):
                 soba.Classifier(tiny, names, method=adapter)
+    adapter = soba.TDA(text, logit_scale=scale)
+    with pytest.raises(ValueError, match="with these prompts"):
+        soba.Classifier(tiny, names, method=adapter, templates="single")
+    given = soba.TDA(np.eye(4, tiny.width), logit_scale=scale)
+    assert soba.Classifier(tiny, names, method=given, templates=()).templates == ()
 
 
 def test_an_adapter_of_another_scale_is_refused(tiny, classifier):

@@ -120,7 +120,7 @@ def classify_(
         else:
             text = _given_text(text_features, len(names), encoder)
             adapter = soba.create_adapter(method, text, logit_scale=encoder.logit_scale)
-            fresh = Classifier(encoder, names, method=adapter, templates=prompt)
+            fresh = Classifier(encoder, names, method=adapter, templates=())
         classifier = _continued(fresh, state, change_classes)
         run = _Run(classifier, pictures, min(top, len(names)), batch, output, state)
         exit_code = run.through()
