@@ -1,38 +1,27 @@
-"""How much the adapted logits must be cooled so that they are no surer than CLIP's."""
+"""How much the adapted logits must be cooled so that their confidence is a given one."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 HOTTEST = 16.0
 
 
-def matching_temperature(clip: np.ndarray, adapted: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature, 1 or more, at which the adapted logits doubt the labels as CLIP's do.
+def temperature_for(logits: np.ndarray, confidence: float) -> float:
+    """The temperature, 1 or more, at which the mean largest probability is `confidence`.
 
-    With CLIP's answers as labels, the adapted classifier then believes CLIP as much as CLIP does:
-    it keeps CLIP's own calibration, doubts included.
+    1 where it is no larger to begin with: logits are cooled, never sharpened.
+
+    >>> logits = np.array([[4.0, 0.0], [0.0, 2.0]])
+    >>> round(temperature_for(logits, 0.8), 3)
+    2.018
     """
-    at = np.arange(len(labels))
-
-    def doubt(logits: np.ndarray, temperature: float) -> float:
-        """log of the mean of 1 - the labels' probability, exact however sure."""
-        with np.errstate(over="ignore"):
-            odds = np.exp((logits - logits[at, labels][:, None]) / temperature)
-            odds[at, labels] = 0.0
-            against = odds.sum(axis=1)
-        return math.log(
-            max(float((1.0 / (1.0 + 1.0 / np.maximum(against, 1e-300))).mean()), 1e-300)
-        )
-
-    clip_doubt = doubt(clip, 1.0)
+    below = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64)
 
     def excess(sharpness: float) -> float:
-        return clip_doubt - doubt(adapted, 1.0 / sharpness)
+        return float((1.0 / np.exp(below * sharpness).sum(axis=1)).mean()) - confidence
 
-    # In 1/temperature, in which the log of a doubt is almost a straight line.
+    # In 1/temperature, in which confidence is almost a straight line.
     low, high = 1.0 / HOTTEST, 1.0
     at_low, at_high = excess(low), excess(high)
     if at_high <= 0.0 or at_low >= 0.0:

@@ -1,19 +1,24 @@
 """SOBA+: the rotated prototypes of SOBA with the evidence behind them weighed; the default.
 
-Ours, on the paper's queue and rotation. SOBA's fixed weight does harm where a class has few
-samples, or none; here every quantity is estimated, and what is not known falls back to CLIP.
-Class k is a Gaussian N(mu_k, Sigma) in image space, Sigma shared, and mu_k has a prior from its
-text, g + c t_k. From the queue, with item i counted as p_i of a sample, p_i CLIP's confidence:
+Ours, on the paper's queue and rotation, with a uniform sample of the stream beside it. SOBA's fixed
+weight does harm where a class has few samples, or none, or where CLIP is nearly right; here every
+quantity is estimated, and what is not known falls back to CLIP. Class k is a Gaussian N(mu_k, S) in
+image space with a prior from its text (`_mixture.py`), fitted by EM over queue and sample under a
+class prior of its own (`_evidence.py`). With G_k(f) its score:
 
-- S, the pooled within-class covariance; Sigma = S + eps tr(S)/d I shrinks it, up to its size;
-  tr(S) is taken to be no less than the spread of the class means
-- c, the slope of the class means on the text; kappa = tr(S) / vb, how many samples the text is
-  worth, from the variance vb of the class means around it; m_k, the posterior mean
-- score_k(f) = (f - g) A m_k - m_k A m_k / 2 + tr(A S) / (2 (n_k + kappa)), with A = Sigma^-1. The
-  last term is bias correction: it gives back what a class loses on its own samples because its
-  mean is known only to the precision n_k + kappa.
-- one step of EM: queued items are shared out anew among the classes CLIP holds likeliest
-- logits = (z + weight * score) / temperature; the weight grows with the fill of the queue.
+    logits_k = (z_k + s(f) e_k (G_k(f) - max over known classes of G(f))) / temperature
+
+- e_k, evidence: the samples of class k, of as many as a queue holds. A class that nothing is known
+  of keeps CLIP's logit, beside the one that the Gaussians hold likeliest: it is neither preferred
+  nor pushed aside. Known are the classes with a fair share of the best evidence.
+- s(f) = weight * familiar(f) * spread^typical(f)
+- weight goes with CLIP's doubt on the uniform sample: where CLIP is nearly sure there is little to
+  gain and much to lose.
+- spread compares whom the Gaussians and CLIP answer with on the uniform sample: a shifted CLIP
+  sends images to a few hub classes, and where the Gaussians spread them again they are usually
+  right. It is the ratio of the two perplexities, among known classes, to a power.
+- familiar and typical compare max G(f) with the uniform sample's: an image unlike all that was seen
+  belongs to a class that has not come yet, and the Gaussians know nothing of it.
 """
 
 from __future__ import annotations
@@ -24,24 +29,26 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from soba.adapt._arrays import Array, Batch, ClipScores, read_batch, softmax, to_host
-from soba.adapt._evidence import LEAST_MASS, SURE, Evidence, candidate_type
+from soba.adapt._evidence import POWER, SURE, Evidence, candidate_type
+from soba.adapt._mixture import LEAST_MASS, Mixture
 from soba.adapt._schedule import Refresh
-from soba.adapt._statistics import Ridge, class_statistics
-from soba.adapt._temperature import matching_temperature
+from soba.adapt._temperature import temperature_for
 from soba.adapt.base import whole
 from soba.adapt.card import Card
 from soba.adapt.queue import EntropyQueue
 from soba.adapt.queue_adapter import PrototypeAdapter
+from soba.adapt.sample import UniformSample
 from soba.adapt.stream import TWIN_TOLERANCE
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
-SHRINKAGE = 10.0  # eps: the queue holds sure samples only, and fewer than dimensions
-TEMPER = 0.05  # one nat of the Gaussians against one of CLIP when the queue is full, as in OGA
-LEAST_SPREAD = 1e-3  # of tr(S), for vb: keeps kappa finite
-POWER = 0.75  # of the evidence in the weight
+WEIGHT = 0.8  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
+ENOUGH_DOUBT = 0.35  # mean doubt of CLIP from which on the weight is whole
+SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 10.0, 0.25, 8.0
+KNOWN = 0.25  # of the best evidence of any class, for a class to be known
 GAPS = 24  # refreshes within a horizon, at least
-COOLED_BY = 32  # items at most
-COOLING = 0.2  # power of the temperature that would keep CLIP's own calibration
+CALIBRATED_BY = 256  # samples at most
+LEEWAY = 3.0  # how far above CLIP's confidence, in units of how far its agreement is
+_NEVER = np.float32(-1e30)  # added to the score of a class that is not to win
 
 
 class SOBAPlus(PrototypeAdapter):
@@ -55,6 +62,9 @@ class SOBAPlus(PrototypeAdapter):
         When the statistics refresh. By default at a fixed rate of growth, from early on.
     max_gap
         Refresh at least every so many samples, for streams that go on for long.
+    sample_size, sample_key
+        How many samples are kept by chance, whatever CLIP says of them; and the key of the hash
+        that decides which. Where strangers choose the ids, give a key that they do not know.
     horizon
         Forget samples older than this many, so that an old domain does not rule forever; None:
         never. The queue then keeps two generations of half a horizon each, and drops the older
@@ -63,8 +73,8 @@ class SOBAPlus(PrototypeAdapter):
     Until the first refresh, and while fewer than two classes have samples or no class has
     scatter, the answer is CLIP's.
 
-    O(C d) a sample; O(n d^2 + d^3 + C d^2) a refresh over n queued samples; C * capacity * d
-    floats, twice that with a horizon.
+    O(C d) a sample; O(n d^2 + d^3 + C d^2) a refresh over n queued samples, and O(C d) for each
+    that was drawn; (C * capacity + sample_size) * d floats, twice that with a horizon.
 
     >>> from soba.testing import example_stream
     >>> stream, labels, text = example_stream(n=400)
@@ -87,11 +97,15 @@ class SOBAPlus(PrototypeAdapter):
         refresh: Refresh = "growth",
         total: int | None = None,
         max_gap: int | None = None,
+        sample_size: int = 512,
+        sample_key: int = 0,
         horizon: int | None = None,
     ) -> None:
         super().__init__(text_features, logit_scale=logit_scale)
         self.capacity = capacity
         self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self.sample_size = whole(sample_size, "sample_size", least=1)
+        self.sample_key = whole(sample_key, "sample_key", least=0)
         self.horizon = None if horizon is None else whole(horizon, "horizon", least=2)
         self._reset()
 
@@ -105,28 +119,44 @@ class SOBAPlus(PrototypeAdapter):
         if statistics is None:
             probabilities = softmax(np, logits)[0]
             return Explanation(
-                logits[0], nothing, nothing, nothing, nothing, 0.0, 1.0, probabilities
+                logits[0], nothing, nothing, nothing, nothing, 0.0, 0.0, 1.0, probabilities
             )
-        slope, kappa, weight = statistics["model"]
-        x = features - statistics["centre"]
-        direction = Ridge.restored(statistics).solve(x)[0]
+        slope, kappa = statistics["model"]
+        x = features[0] - statistics["centre"]
+        scores = features[0] @ statistics["prototypes"].T + statistics["bias"]
+        best = (scores + statistics["unknown"]).max()
+        weight = float(_strength(np, best, statistics["weighing"]))
+        evidence = weight * statistics["evidence"]
         known = statistics["mass"] > LEAST_MASS
         text = self.text_features - self.text_features[known].mean(axis=0)
-        from_text = weight * slope * kappa / (statistics["mass"] + kappa) * (text @ direction)
-        prototype_scores = statistics["prototypes"] @ x[0]
-        correction = statistics["bias"] + statistics["prototypes"] @ statistics["centre"]
+        worth = slope * kappa / (statistics["mass"] + kappa)
+        from_text = evidence * worth * (text @ (statistics["inverse"] @ x))
+        from_samples = evidence * (statistics["prototypes"] @ x) - from_text
+        correction = evidence * (scores - best) - from_text - from_samples
         temperature = float(statistics["temperature"][0])
-        total = (logits[0] + prototype_scores + correction) / temperature
+        total = (logits[0] + evidence * (scores - best)) / temperature
         return Explanation(
             clip=logits[0],
             text=from_text,
-            queue=prototype_scores - from_text,
+            queue=from_samples,
             correction=correction,
             samples=statistics["mass"],
             text_worth=float(kappa),
+            weight=weight,
             temperature=temperature,
             probabilities=softmax(np, total),
         )
+
+    def expected_accuracy(self) -> ExpectedAccuracy | None:
+        """How often CLIP alone, and the adapted classifier, are expected to be right; no labels.
+
+        The mean adapted probability, over the uniform sample, of what each of them answers. None
+        before the first refresh. docs/soba_plus.md has how far off this is on real data.
+        """
+        statistics = self._view().statistics_
+        if statistics is None:
+            return None
+        return ExpectedAccuracy(*map(float, statistics["expected"]))
 
     def merge(self, other: Self) -> Self:
         """As for other adapters; with a horizon it raises ValueError.
@@ -147,16 +177,27 @@ class SOBAPlus(PrototypeAdapter):
 
     def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         if self.horizon is None:
-            super()._learn(clip, ids, rows)
+            self._learn_some(clip, ids, rows)
             return
         while len(rows):
             room = self.horizon // 2 - self._young
-            super()._learn(clip, ids, rows[:room])
+            self._learn_some(clip, ids, rows[:room])
             self._young += len(rows[:room])
             if self._young == self.horizon // 2:  # complete: the older generation is forgotten
                 self._queues = {"queue": self._empty_queue(self.capacity), "older": self.queue}
+                self._samples = {
+                    "sample": self._empty_sample(),
+                    "older_sample": self._samples["sample"],
+                }
                 self._young = 0
             rows = rows[room:]
+
+    def _learn_some(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
+        super()._learn(clip, ids, rows)
+        if len(rows):
+            self._samples["sample"].offer(
+                ids[rows], lambda some: to_host(clip.features[rows[some]])
+            )
 
     def _take_over(self, other: Self) -> None:
         super()._take_over(other)
@@ -203,6 +244,13 @@ class SOBAPlus(PrototypeAdapter):
         generations = ("queue",) if self.horizon is None else ("queue", "older")
         return {name: self._empty_queue(self.capacity) for name in generations}
 
+    def _empty_sample(self) -> UniformSample:
+        return UniformSample(self.dim, self.sample_size, key=self.sample_key)
+
+    def _empty_samples(self) -> dict[str, UniformSample]:
+        generations = ("sample",) if self.horizon is None else ("sample", "older_sample")
+        return {name: self._empty_sample() for name in generations}
+
     def _extra(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
         """CLIP's likeliest classes for a sample, its label first, and their log-probabilities."""
         kept = np.zeros(len(rows), candidate_type(self.n_classes))
@@ -222,105 +270,128 @@ class SOBAPlus(PrototypeAdapter):
         return kept.view(np.uint8).reshape(len(rows), -1)
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
-        queue = self.queue
-        if "older" in self._queues:
-            queue = self._queues["older"].copy()
+        queue, sample = self.queue, self._samples["sample"]
+        if self.horizon is not None:
+            queue, sample = self._queues["older"].copy(), self._samples["older_sample"].copy()
             queue.merge(self.queue.items())
-        labels, ranks = np.nonzero(queue.filled)
-        slots = queue.slots[labels, ranks]
-        candidates = queue.extra[labels, slots].view(candidate_type(self.n_classes))[:, 0]
-        confidence = self._counts_as(candidates)
-        by_rank = np.zeros(queue.entropies.shape)
-        by_rank[labels, ranks] = confidence
-        by_class = class_statistics(queue, by_rank)
-        evidence = Evidence.of(by_class, labels, confidence, self.n_classes)
-        freedom = evidence.freedom
-        if freedom <= 0.5 or not by_class.scattered:
+            sample.merge(self._samples["sample"].items())
+        if len(queue) == 0:
             return None
-        trace = max(by_class.trace / freedom, evidence.apart(by_class.trace / freedom))
-        ridge = Ridge(by_class, 1.0 / freedom, SHRINKAGE * trace / self.dim)
-        model = self._model(evidence, ridge, trace)
-        unsure = np.flatnonzero(confidence < SURE)
-        if model is not None and len(unsure):
-            rows = queue.features[labels[unsure], slots[unsure]]
-            evidence = evidence.shared_out(
-                rows, candidates[unsure], confidence[unsure], model["prototypes"], model["bias"]
-            )
-            model = self._model(evidence, ridge, trace)
-        if model is None:
+        evidence = Evidence(queue, sample.items(), self.text_features, self.logit_scale)
+        fitted = evidence.fit()
+        if fitted is None:
             return None
-        # The least sure item of each class stands last; some dozens of them are enough.
-        last = np.flatnonzero(np.append(labels[1:] != labels[:-1], True))
-        last = last[:: -(-len(last) // COOLED_BY)]
-        rows = queue.features[labels[last], slots[last]]
-        clip = (rows @ self._scaled_text.T).astype(np.float64)
-        adapted = clip + (rows @ model["prototypes"].T + model["bias"])
-        temperature = matching_temperature(clip, adapted, labels[last])
-        return model | ridge.arrays() | {"temperature": np.array([temperature**COOLING])}
-
-    def _counts_as(self, candidates: np.ndarray) -> np.ndarray:
-        """(n,) how much of a sample each item counts as: CLIP's confidence in its label."""
-        counts: np.ndarray = np.exp(candidates["log_prob"][:, 0].astype(np.float64))
-        return counts
-
-    def _model(
-        self, evidence: Evidence, ridge: Ridge, trace: float
-    ) -> dict[str, np.ndarray] | None:
-        """Weights and bias of every class, as added to CLIP's logits, and what they came from."""
-        n, seen = evidence.mass, evidence.mass > LEAST_MASS
-        if seen.sum() < 2:
-            return None
-        spread = evidence.sums / np.maximum(n, 1e-9)[:, None].astype(np.float32)
-        centre = spread[seen].mean(axis=0, dtype=np.float64).astype(np.float32)
-        spread -= centre
-        spread[~seen] = 0.0
-        text = self.text_features - self.text_features[seen].mean(axis=0)
-        # Squared lengths and products of (mu_k - g) and t_k: all that slope and kappa need.
-        lengths, along, texts = (
-            np.vecdot(a, b).astype(np.float64)
-            for a, b in ((spread, spread), (spread, text), (text, text))
-        )
-        slope = max(n[seen] @ along[seen] / max(n[seen] @ texts[seen], 1e-12), 0.0)
-        error = trace * evidence.squares / np.maximum(n, 1e-9) ** 2
-        around = lengths - 2.0 * slope * along + slope**2 * texts - error
-        kappa = trace / max(around[seen].mean(), LEAST_SPREAD * trace)
-        precision = n + kappa
-        posterior = spread * (n / precision)[:, None].astype(np.float32)
-        posterior += text * (kappa * slope / precision)[:, None].astype(np.float32)
-        weights = ridge.solve(posterior)
-        bias = 0.5 * (ridge.trace / precision - np.vecdot(weights, posterior)) - weights @ centre
-        most = self.capacity or float(n.max())
-        # To tell two classes apart takes evidence on both: the mean over pairs of classes of
-        # sqrt(n_i n_j) / capacity, which is the square of a mean.
-        evidence_in_pairs = float(np.sqrt(np.minimum(n / most, 1.0)).mean()) ** 2
-        weight = TEMPER * (1.0 + SHRINKAGE) * evidence_in_pairs**POWER
-        return {
-            "prototypes": np.float32(weight) * weights,
-            "bias": (weight * bias).astype(np.float32),
-            "centre": centre,
-            "mass": n,
-            "model": np.array([slope, kappa, weight]),
+        model, covariance = fitted
+        by_class = evidence.by_class(model.mass) ** POWER
+        known = by_class >= KNOWN * by_class.max()
+        statistics = {
+            "prototypes": model.weights,
+            "bias": model.bias,
+            "evidence": by_class.astype(np.float32),
+            "unknown": np.where(known, np.float32(0.0), _NEVER),
+            "weighing": _weighing(evidence, model, known),
+            "centre": model.centre,
+            "mass": model.mass,
+            "model": np.array([model.slope, model.kappa]),
+            "inverse": covariance.inverse,
         }
+        return statistics | _calibration(evidence, model, statistics)
 
     def _score(self, batch: Batch, features: Array) -> Array:
         scores = self._linear(batch, features)
         scores += self._statistic("bias", batch)
-        return scores
+        names = ("evidence", "unknown")
+        given = {name: self._statistic(name, batch) for name in names}
+        assert self.statistics_ is not None
+        return _weighed(batch.xp, scores, given | {"weighing": self.statistics_["weighing"]})
+
+
+def _weighing(evidence: Evidence, model: Mixture, known: np.ndarray) -> np.ndarray:
+    """What decides the weight of an answer: [weight, spread, and quantiles of max G]."""
+    doubt = 1.0 - softmax(np, evidence.clip).max(axis=1).mean()
+    unknown = np.where(known, np.float32(0.0), _NEVER)
+    scores = model.score(evidence.drawn) + unknown
+    answered, by_clip = scores.argmax(axis=1), (evidence.clip + unknown).argmax(axis=1)
+    spread = (_perplexity(answered) / _perplexity(by_clip)) ** SPREAD_POWER
+    return np.array(
+        [
+            WEIGHT * min(1.0, doubt / ENOUGH_DOUBT),
+            np.clip(spread, LEAST_SPREAD, MOST_SPREAD),
+            *np.quantile(scores.max(axis=1), (0.1, 0.25, 0.5)),
+        ]
+    )
+
+
+def _calibration(
+    evidence: Evidence, model: Mixture, statistics: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The temperature, and the accuracies to be expected under it, from the uniform sample.
+
+    How often CLIP agrees with the Gaussians, which are no surer of its answers for its being sure,
+    tells whether CLIP is too sure of itself. Where it agrees less often than it is sure, adapted
+    answers are no surer than CLIP; where it agrees more often, they may be surer.
+    """
+    clip, scores = evidence.clip[:CALIBRATED_BY], model.score(evidence.drawn[:CALIBRATED_BY])
+    answers = clip.argmax(axis=1)
+    agree = float((answers == (scores + statistics["unknown"]).argmax(axis=1)).mean())
+    sure = float(softmax(np, clip).max(axis=1).mean())
+    adapted = clip + _weighed(np, scores, statistics)
+    temperature = temperature_for(adapted, sure + LEEWAY * max(agree - sure, 0.0))
+    chances = softmax(np, adapted / np.float32(temperature))
+    expected = [chances[np.arange(len(answers)), answers].mean(), chances.max(axis=1).mean()]
+    return {
+        "temperature": np.array([temperature]),
+        "expected": np.array(expected, np.float64),
+    }
+
+
+def _perplexity(answers: np.ndarray) -> float:
+    """How many classes the answers are spread over, as if evenly."""
+    share = np.unique(answers, return_counts=True)[1] / len(answers)
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def _strength(xp: Any, best: Array, weighing: np.ndarray) -> Array:
+    """s(f) from the score of the likeliest known class, max G(f)."""
+    weight, spread, low, familiar, typical = map(float, weighing)
+    # By one nat at least: where scores differ by less, they tell nothing apart.
+    strength = weight * xp.clip(best / max(familiar, 1.0), 0.0, 1.0)
+    if spread != 1.0:
+        strength = strength * spread ** xp.clip((best - low) / max(typical - low, 1.0), 0.0, 1.0)
+    return strength
+
+
+def _weighed(xp: Any, scores: Array, statistics: dict[str, Array]) -> Array:
+    """(n, C) scores of the Gaussians -> what is added to CLIP's logits; writes over the scores."""
+    best = xp.max(scores + statistics["unknown"], axis=-1, keepdims=True)
+    scores -= best
+    scores *= statistics["evidence"]
+    scores *= _strength(xp, best, statistics["weighing"])
+    return scores
+
+
+@dataclass(frozen=True)
+class ExpectedAccuracy:
+    """Shares of images that are expected to be answered right, estimated without labels."""
+
+    zero_shot: float
+    adapted: float
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Where an answer comes from: logits = (clip + text + queue + correction) / temperature.
 
-    All but the last three are arrays over the classes.
+    All but the last four are arrays over the classes.
     """
 
     clip: np.ndarray  # CLIP's logits
     text: np.ndarray  # what the text adds as the prior of a class mean, in image space
     queue: np.ndarray  # what the class's own samples in the queue add
     correction: np.ndarray  # bias: the length of the mean, and how well it is known
-    samples: np.ndarray  # n_k, samples behind each class, counted by CLIP's confidence in them
+    samples: np.ndarray  # n_k, samples behind each class, shared out by their probability
     text_worth: float  # kappa, how many samples the text of a class is worth
+    weight: float  # s(f): nats of the Gaussians for this image against one of CLIP's
     temperature: float
     probabilities: np.ndarray
 

@@ -11,15 +11,17 @@ from soba.adapt._arrays import Batch, ClipScores, score_with_clip, to_host
 from soba.adapt._ids import SeenIds
 from soba.adapt.base import Adapter
 from soba.adapt.queue import EntropyQueue, Items
+from soba.adapt.sample import Sampled, UniformSample
 
 TWIN_TOLERANCE = 1e-4  # far above the rounding of an entropy, far below what tells images apart
 
 
 class StreamAdapter(Adapter):
-    """An adapter that remembers some samples of its stream in entropy queues."""
+    """An adapter that remembers some samples of its stream: in entropy queues, or by chance."""
 
     _seen: SeenIds
     _queues: dict[str, EntropyQueue]
+    _samples: dict[str, UniformSample]
 
     @property
     def n_seen(self) -> int:
@@ -53,23 +55,32 @@ class StreamAdapter(Adapter):
         if not np.array_equal(other.text_features, self.text_features):
             raise ValueError("cannot merge adapters with different text features")
         with other._lock:  # let go before our own is taken: two may merge into each other
-            learned = {name: queue.items() for name, queue in other._queues.items()}
+            learned: dict[str, Any] = {n: store.items() for n, store in other._stores.items()}
             seen = other._seen.copy()
         with self._lock:
             seen = self._seen.union(seen)
-            merged = {}
-            for name, queue in self._queues.items():
-                _refuse_conflicts(queue.items(), learned[name])
-                merged[name] = queue.copy()
-                merged[name].merge(learned[name])
-            self._queues, self._seen = merged, seen
+            for store in self._stores.values():
+                for theirs in learned.values():
+                    _refuse_conflicts(store.items(), theirs)
+            queues = {name: queue.copy() for name, queue in self._queues.items()}
+            samples = {name: sample.copy() for name, sample in self._samples.items()}
+            for name, queue in queues.items():
+                queue.merge(learned[name])
+            for name, sample in samples.items():
+                sample.merge(learned[name])
+            self._queues, self._samples, self._seen = queues, samples, seen
             self._settle()
         return self
+
+    @property
+    def _stores(self) -> dict[str, EntropyQueue | UniformSample]:
+        """Wherever samples are kept, by name."""
+        return {**self._queues, **self._samples}
 
     def _reset(self) -> None:
         named = self._seen.given_space if hasattr(self, "_seen") else None
         self._seen = SeenIds(named)
-        self._queues = self._empty_queues()
+        self._queues, self._samples = self._empty_queues(), self._empty_samples()
 
     def _take_over(self, other: Self) -> None:
         for name, queue in other._queues.items():
@@ -77,6 +88,7 @@ class StreamAdapter(Adapter):
             if len(items.ids):
                 clip = self._clip(Batch(np, items.features, False))
                 self._offer(name, clip, items.ids, np.arange(len(items.ids)))
+        self._samples = {name: sample.copy() for name, sample in other._samples.items()}
         self._seen = other._seen.copy()
         self._settle()
 
@@ -86,8 +98,8 @@ class StreamAdapter(Adapter):
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = self._seen.arrays()
-        for name, queue in self._queues.items():
-            arrays |= {f"{name}.{key}": array for key, array in queue.arrays().items()}
+        for name, store in self._stores.items():
+            arrays |= {f"{name}.{key}": array for key, array in store.arrays().items()}
         return arrays
 
     def _meta(self) -> dict[str, Any]:
@@ -95,11 +107,10 @@ class StreamAdapter(Adapter):
 
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         self._seen = SeenIds.restored(arrays, meta)
-        for name, queue in self._queues.items():
-            keys = ("features", "labels", "entropies", "ids", "extra")
-            queue.restore({key: arrays[f"{name}.{key}"] for key in keys})
+        for name, store in self._stores.items():
+            store.restore({key: arrays[f"{name}.{key}"] for key in store.arrays()})
             if not self._seen.knows(arrays[f"{name}.ids"]):
-                raise ValueError("the stored queue holds samples that were never counted")
+                raise ValueError(f"the stored {name} holds samples that were never counted")
 
     def _offer(self, name: str, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         """Offer some rows of a batch to a queue."""
@@ -120,6 +131,10 @@ class StreamAdapter(Adapter):
     def _empty_queues(self) -> dict[str, EntropyQueue]:
         """New queues for these classes."""
 
+    def _empty_samples(self) -> dict[str, UniformSample]:
+        """New uniform samples, for methods that keep any; their names are not those of queues."""
+        return {}
+
     @abstractmethod
     def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         """Offer some rows of a batch, all of them new, to the queues, and count them."""
@@ -128,9 +143,9 @@ class StreamAdapter(Adapter):
         """Bring up to date what depends on the queues, after they were replaced."""
 
 
-def _refuse_conflicts(a: Items, b: Items) -> None:
+def _refuse_conflicts(a: Items | Sampled, b: Items | Sampled) -> None:
     """Raise if one id names two different samples: shards that both counted from 0."""
-    common, left, right = np.intersect1d(a.ids, b.ids, return_indices=True)
+    common, left, right = np.intersect1d(a.ids, b.ids, assume_unique=True, return_indices=True)
     if len(common) == 0:
         return
     gap = np.abs(a.features[left] - b.features[right]).max(axis=1)

@@ -1,0 +1,208 @@
+"""Classes as Gaussians with one covariance: the model of SOBA+, and how it is fitted by EM.
+
+Samples are shared out among the classes by responsibilities r. What the model needs of them adds up
+over samples (masses, sums, one matrix of second moments). No formula uses the number of dimensions:
+columns of zeros, or a rotation of images and text alike, change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from soba.adapt._statistics import inverse
+
+LEAST_MASS = 0.05  # of samples, for a class to count as seen
+LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the classes hold of some samples that are shared out among them."""
+
+    mass: np.ndarray  # (C,) n_k = sum of r
+    squares: np.ndarray  # (C,) sum of r^2
+    sums: np.ndarray  # (C, d) sum of r f, float64
+
+    def __add__(self, other: Shares) -> Shares:
+        return Shares(self.mass + other.mass, self.squares + other.squares, self.sums + other.sums)
+
+    @property
+    def seen(self) -> np.ndarray:
+        return self.mass > LEAST_MASS
+
+    @property
+    def means(self) -> np.ndarray:
+        """(C, d); zeros for classes that are not seen."""
+        means: np.ndarray = self.sums / np.maximum(self.mass, LEAST_MASS)[:, None]
+        means[~self.seen] = 0.0
+        return means
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """S, shared by all classes, and A = (S + r I)^-1 with r = tr(S^2) / tr(S).
+
+    The ridge r is the mean eigenvalue of S, weighted by the eigenvalues: the size of the axes that
+    matter, however many there are. Fewer samples make S uneven, and so r larger.
+    """
+
+    trace: float  # tr(S)
+    inverse: np.ndarray  # (d, d) A, float32
+    overlap: float  # tr(A S)
+
+    @classmethod
+    def within(cls, second_moments: np.ndarray, shares: Shares) -> Covariance | None:
+        """The covariance around the class means; None where there is no scatter."""
+        seen = shares.seen
+        mass, means = shares.mass[seen], shares.means[seen]
+        freedom = float(mass.sum() - (shares.squares[seen] / mass).sum())
+        if freedom <= 0.5:
+            return None
+        weighted = (means * np.sqrt(mass)[:, None]).astype(np.float32)
+        matrix = (second_moments - weighted.T @ weighted) / freedom
+        trace = float(np.trace(matrix))
+        if trace <= 1e-8:  # copies of one sample, up to rounding
+            return None
+        ridge = float(np.vdot(matrix, matrix)) / trace
+        matrix[np.diag_indices_from(matrix)] += ridge
+        # The condition number is below tr(S)/r + 1, a few dozens: float32 is good to about 1e-6.
+        inverted = inverse(matrix.astype(np.float32))
+        overlap = len(matrix) - ridge * float(np.trace(inverted, dtype=np.float64))
+        return cls(trace, inverted, overlap)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """score_k(f) = f . weights_k + bias_k: how well f fits class k, in nats up to a constant."""
+
+    weights: np.ndarray  # (C, d) float32, A m_k
+    bias: np.ndarray  # (C,) float32
+    centre: np.ndarray  # (d,) float32, g
+    mass: np.ndarray  # (C,) n_k
+    slope: float  # c, of the class means on the text
+    kappa: float  # how many samples the text of a class is worth
+
+    @classmethod
+    def fitted(
+        cls, shares: Shares, covariance: Covariance | None, text: np.ndarray
+    ) -> Mixture | None:
+        """Posterior means under a prior from the text, g + c t_k.
+
+        None where there is no scatter to tell distances by, or one class only.
+        """
+        seen, n = shares.seen, shares.mass
+        if covariance is None or seen.sum() < 2:
+            return None
+        means = shares.means
+        centre = means[seen].mean(axis=0)
+        spread = (means - centre).astype(np.float32)
+        spread[~seen] = 0.0
+        text = text - text[seen].mean(axis=0)
+        # Squared lengths and products of (mu_k - g) and t_k: all that slope and kappa need.
+        lengths, along, texts = (
+            np.vecdot(a, b).astype(np.float64)
+            for a, b in ((spread, spread), (spread, text), (text, text))
+        )
+        slope = max(n[seen] @ along[seen] / max(n[seen] @ texts[seen], 1e-12), 0.0)
+        error = covariance.trace * shares.squares / np.maximum(n, LEAST_MASS) ** 2
+        around = lengths - 2.0 * slope * along + slope**2 * texts - error
+        variance = float(n[seen] @ around[seen] / n[seen].sum())
+        kappa = covariance.trace / max(variance, LEAST_SPREAD * covariance.trace)
+        precision = n + kappa
+        posterior = spread * (n / precision)[:, None].astype(np.float32)
+        posterior += text * (kappa * slope / precision)[:, None].astype(np.float32)
+        weights = posterior @ covariance.inverse
+        # tr(A S) / (2 (n_k + kappa)) gives back what a class loses on its own samples because its
+        # mean is known only so well.
+        bias = 0.5 * (covariance.overlap / precision - np.vecdot(weights, posterior))
+        centre = centre.astype(np.float32)
+        bias = (bias - weights @ centre).astype(np.float32)
+        return cls(weights, bias, centre, n, float(slope), float(kappa))
+
+    def score(self, rows: np.ndarray) -> np.ndarray:
+        """(n, d) -> (n, C)."""
+        scores: np.ndarray = rows @ self.weights.T
+        scores += self.bias
+        return scores
+
+    def score_options(self, rows: np.ndarray, options: np.ndarray) -> np.ndarray:
+        """(n, d) rows and (n, k) classes for each -> (n, k)."""
+        scores: np.ndarray = self.bias[options]
+        for column in range(options.shape[1]):
+            scores[:, column] += np.vecdot(rows, self.weights[options[:, column]])
+        return scores
+
+
+def second_moments(rows: np.ndarray) -> np.ndarray:
+    """(d, d) float64: the sum of f f^T. Products are float32, their sums float64."""
+    total = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS]
+        total += block.T @ block
+    return total
+
+
+def share_out(rows: np.ndarray, responsibilities: np.ndarray) -> Shares:
+    """Shares of rows (n, d) under dense responsibilities (n, C)."""
+    mass = responsibilities.sum(axis=0, dtype=np.float64)
+    squares = np.square(responsibilities).sum(axis=0, dtype=np.float64)
+    return Shares(mass, squares, (responsibilities.T @ rows).astype(np.float64))
+
+
+def share_out_options(
+    rows: np.ndarray, options: np.ndarray, share: np.ndarray, classes: int
+) -> Shares:
+    """Shares of rows (n, d) that go to a few classes each: options and share are (n, k)."""
+    where = options.reshape(-1)
+    mass = np.bincount(where, share.reshape(-1), classes)
+    squares = np.bincount(where, share.reshape(-1) ** 2, classes)
+    sums = np.zeros((classes, rows.shape[1]))
+    for column in range(options.shape[1]):
+        some = np.flatnonzero(share[:, column])
+        sums += segment_sums(rows[some], options[some, column], share[some, column], classes)
+    return Shares(mass, squares, sums)
+
+
+def segment_sums(
+    rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, classes: int
+) -> np.ndarray:
+    """(C, d) weighted sums of the rows of each class, in time that C does not enter."""
+    sums = np.zeros((classes, rows.shape[1]))
+    if len(rows) == 0:
+        return sums
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    weighted = rows[order] * weights[order].astype(np.float32)[:, None]
+    sums[ordered[starts]] = np.add.reduceat(weighted, starts, axis=0)
+    return sums
+
+
+def class_prior(logits: np.ndarray, prior: np.ndarray, rounds: int = 10) -> np.ndarray:
+    """How often each class occurs, from (n, C) logits of a uniform sample, by EM.
+
+    The counts have a symmetric Dirichlet prior whose strength they choose themselves: where they
+    vary between the classes no more than chance makes them, all classes are equally frequent.
+    """
+    likelihood = np.exp(logits - logits.max(axis=1, keepdims=True))  # (n, C)
+    n, classes = likelihood.shape
+    for _ in range(rounds):
+        counts = prior * (likelihood.T @ (1.0 / (likelihood @ prior)))
+        strength = _dirichlet_strength(counts)
+        prior = (counts + strength) / (n + strength * classes)
+    return prior
+
+
+def _dirichlet_strength(counts: np.ndarray) -> float:
+    """Pseudo-count of each class, by the moments of a Dirichlet-multinomial."""
+    classes, n = len(counts), float(counts.sum())
+    if classes < 2:
+        return 1.0
+    chance = n / classes * (1.0 - 1.0 / classes)  # the variance of equally frequent classes
+    ratio = float(counts.var(ddof=1)) / chance
+    if ratio <= 1.0:
+        return 1e4
+    return float(np.clip((n - ratio) / (ratio - 1.0) / classes, 0.05, 1e4))
