@@ -4,18 +4,18 @@ Paper: Backpropagation-Free Test-Time Adaptation via Probabilistic Gaussian Alig
 Kept from the official code: logits are multiplied, not added, so they have to be positive, as those
 of OpenAI's CLIP are. Not kept: it counts the newest sample of a class twice in its mean (ours is of
 the bank alone, so that arrival order is nothing to it and banks merge), and it scores a sample that
-did not enter the bank with the bank similarities of the last one that did. It refreshes with every
-sample that enters (`refresh=1`), which takes a d x d inverse each time; by default ours does so up
-to the hundredth sample and then at each 1 % more. Constants are those of ImageNet.
+did not enter the bank with the bank similarities of the last one that did. All statistics follow
+every sample that enters, which takes a d x d inverse each time (`refresh=1`); by default our means
+do, and the covariance up to the hundredth sample and then at each 1 % more. ImageNet's constants.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch, ClipScores, score_with_clip, softmax, to_host
+from soba.adapt._arrays import Array, Batch, ClipScores, like, score_with_clip, softmax, to_host
 from soba.adapt._gaussian import discriminant, ridge_precision, scores
 from soba.adapt._schedule import Refresh
 from soba.adapt.base import at_least_zero, positive, whole
@@ -45,9 +45,10 @@ class ADAPT(PrototypeAdapter, Transduces):
     sharpness
         The official "scale", 20 on ImageNet: the larger, the less the Gaussians change.
     refresh, total, max_gap
-        When the statistics refresh: see :class:`~soba.adapt._schedule.Schedule`.
+        When the covariance refreshes: see :class:`~soba.adapt._schedule.Schedule`.
 
-    O(C d) a sample, O(m d min(m, d)) a refresh with m samples in the bank; C * capacity * d floats.
+    O(C d + d^2) a sample, O((m + d) d min(m, d)) a refresh with m samples in the bank;
+    C * (capacity + 4) * d floats.
 
     >>> adapt = ADAPT(np.eye(3))
     >>> stream = np.array([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.6, 0.5, 0.0]])
@@ -103,6 +104,27 @@ class ADAPT(PrototypeAdapter, Transduces):
         chances: np.ndarray = clip.confidences[rows].astype("<f8").view(np.uint8)
         return chances.reshape(len(rows), _DOUBLE)
 
+    def _reset(self) -> None:
+        super()._reset()
+        self._copied = (self.statistics_, -1, self.statistics_)
+
+    def _adapt(self, batch: Batch, ids: np.ndarray | None) -> Array:
+        clip = self._clip(batch)
+        ids, fresh = self._seen.number(ids, len(batch))
+        scored = 0
+        for row in fresh:
+            label = int(clip.labels[row])
+            before = self.queue.ids[label, : self.queue.sizes[label]].copy()
+            self._learn(clip, ids, row[None])
+            due = self.n_seen == self._due
+            if due or not np.array_equal(before, self.queue.ids[label, : self.queue.sizes[label]]):
+                # Rows before this one are scored with what was known, this one with what is now.
+                self._add_scores(batch, clip, scored, int(row))
+                scored = int(row)
+                self._settle() if due else self._follow(label)
+        self._add_scores(batch, clip, scored, len(batch))
+        return clip.logits
+
     def _statistics(self) -> dict[str, np.ndarray] | None:
         items = self.queue.items()
         chances = np.ascontiguousarray(items.extra).view("<f8")[:, 0]
@@ -130,23 +152,51 @@ class ADAPT(PrototypeAdapter, Transduces):
         if whole_set is not None:
             sums, weights = sums + whole_set[0][seen], weights + whole_set[1][seen]
         means = text.copy()
-        share = self.image_weight
-        means[seen] = share * sums / weights[:, None] + (1.0 - share) * text[seen]
+        means[seen] = self._mixed(sums / weights[:, None], text[seen])
+        apply = ridge_precision(features - means[labels])
         # Of one sample, or of copies of one, the official code takes the identity.
-        precision = ridge_precision(features - means[labels]) or (lambda v: v)
-        similarity = bank * (self.sharpness / (2.0 * len(labels)))
-        return discriminant(means, precision) | {"similarity": similarity}
+        precision = np.eye(self.dim) if apply is None else apply(np.eye(self.dim))
+        rest = {"bank": bank, "size": np.array([len(labels)]), "precision": precision}
+        return discriminant(means, lambda rows: rows @ precision) | rest
+
+    def _mixed(self, mean: np.ndarray, text: np.ndarray) -> np.ndarray:
+        return self.image_weight * mean + (1.0 - self.image_weight) * text
+
+    def _follow(self, label: int) -> None:
+        """Bring the mean of one class up to its bank; the covariance waits for the refresh."""
+        if self.statistics_ is None:
+            return
+        known, queue = self.statistics_, self.queue
+        slots = queue.slots[label, : queue.sizes[label]]
+        chances = np.ascontiguousarray(queue.extra[label, slots]).view("<f8")[:, 0]
+        total = chances @ queue.features[label, slots].astype(np.float64)
+        mean = self._mixed(total / chances.sum(), self.text_features[label].astype(np.float64))
+        shifted = mean - known["centre"]
+        known["bank"][label], known["size"][0] = total, len(queue)
+        known["weights"][label] = known["precision"] @ shifted
+        known["offsets"][label] = -0.5 * (known["weights"][label] @ shifted)
+
+    def _view(self) -> Self:
+        with self._lock:
+            view = super()._view()
+            known, count, copies = self._copied
+            if known is not self.statistics_ or count != self.n_seen:  # rows change in place
+                copies = self.statistics_ and {k: v.copy() for k, v in self.statistics_.items()}
+                self._copied = (self.statistics_, self.n_seen, copies)
+            view.statistics_ = copies
+        return view
 
     def _score(self, batch: Batch, features: Array) -> Array:
         """What CLIP's logits are multiplied by."""
-        return self._factors(batch, features, self.statistics_ or {})
+        assert self.statistics_ is not None
+        return self._factors(batch, features, self.statistics_)
 
-    def _factors(self, batch: Batch, features: Array, statistics: dict[str, np.ndarray]) -> Array:
+    def _factors(self, batch: Batch, features: Array, known: dict[str, np.ndarray]) -> Array:
         def of(name: str) -> Array:
-            return self._mirror(name, statistics[name], batch)
+            return like(batch, known[name])  # a mirror would not see rows change
 
-        xp = batch.xp
-        evidence = scores(batch, features, of) + features @ of("similarity").T
+        xp, similar = batch.xp, self.sharpness / (2.0 * float(known["size"][0]))
+        evidence = scores(batch, features, of) + similar * (features @ of("bank").T)
         evidence = evidence - xp.max(evidence, axis=-1, keepdims=True)
         return xp.exp(evidence / self.sharpness)
 

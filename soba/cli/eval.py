@@ -178,7 +178,7 @@ def _label(row: dict[str, Any]) -> str:
 
 def _table(summary: list[dict[str, Any]], title: str, min_confidence: float) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     headings = ["top-1 %", "std", "gain", "calibration error %", "seconds"]
     if min_confidence:
         headings += ["answered %", "right of them %"]

@@ -93,8 +93,8 @@ def _whole_sets(table: Table) -> list[str]:
         return []
     takes = "takes" if len(labels) == 1 else "take"
     return [
-        f"Transductive, the whole set seen before the first answer: {', '.join(labels)}; {takes} no "
-        "part in best and second."
+        f"Transductive, the whole set seen before the first answer: {', '.join(labels)}; "
+        f"{takes} no part in best and second."
     ]
 
 
