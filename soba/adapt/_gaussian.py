@@ -32,17 +32,17 @@ def ridge_precision(rows: np.ndarray) -> Apply | None:
     return lambda v: (v - np.linalg.solve(gram, x @ v.T).T @ x) * (d / ridge)
 
 
-def discriminant(means: np.ndarray, apply: Apply) -> dict[str, np.ndarray]:
-    """(C, d) means -> what :func:`scores` needs.
+def discriminant(means: np.ndarray, precision: np.ndarray) -> dict[str, np.ndarray]:
+    """(C, d) means and a (d, d) precision -> what :func:`scores` needs.
 
     Everything is counted from the mean of the means: scores are the same but for a constant that
     all classes share, and a tenth the size, so float32 is enough for them.
     """
     centre = means.mean(axis=0)
     shifted = means - centre
-    weights = apply(shifted)
+    weights = shifted @ precision
     offsets = -0.5 * (weights * shifted).sum(axis=1)
-    return {"centre": centre, "weights": weights, "offsets": offsets}
+    return {"centre": centre, "weights": weights, "offsets": offsets, "precision": precision}
 
 
 def scores(batch: Batch, features: Array, of: Callable[[str], Array]) -> Array:

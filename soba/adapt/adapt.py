@@ -11,24 +11,24 @@ do, and the covariance up to the hundredth sample and then at each 1 % more. Ima
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from soba.adapt._arrays import Array, Batch, ClipScores, like, score_with_clip, softmax, to_host
+from soba.adapt._following import FollowingAdapter
 from soba.adapt._gaussian import discriminant, ridge_precision, scores
 from soba.adapt._schedule import Refresh
 from soba.adapt.base import at_least_zero, positive, whole
 from soba.adapt.card import AUGMIX, ONE_VIEW, Card, PaperSettings, PaperViews
 from soba.adapt.queue import EntropyQueue
-from soba.adapt.queue_adapter import PrototypeAdapter
 from soba.adapt.stream import TWIN_TOLERANCE
 from soba.adapt.transductive import Transduces
 
 _DOUBLE = 8  # bytes: the probability that a sample carries along
 
 
-class ADAPT(PrototypeAdapter, Transduces):
+class ADAPT(FollowingAdapter, Transduces):
     """Gaussian alignment with a bank of sure samples, online, or over a whole set at once.
 
     With z CLIP's logits, p its probabilities, M samples in the bank, g the Gaussian log-likelihoods
@@ -104,27 +104,6 @@ class ADAPT(PrototypeAdapter, Transduces):
         chances: np.ndarray = clip.confidences[rows].astype("<f8").view(np.uint8)
         return chances.reshape(len(rows), _DOUBLE)
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._copied = (self.statistics_, -1, self.statistics_)
-
-    def _adapt(self, batch: Batch, ids: np.ndarray | None) -> Array:
-        clip = self._clip(batch)
-        ids, fresh = self._seen.number(ids, len(batch))
-        scored = 0
-        for row in fresh:
-            label = int(clip.labels[row])
-            before = self.queue.ids[label, : self.queue.sizes[label]].copy()
-            self._learn(clip, ids, row[None])
-            due = self.n_seen == self._due
-            if due or not np.array_equal(before, self.queue.ids[label, : self.queue.sizes[label]]):
-                # Rows before this one are scored with what was known, this one with what is now.
-                self._add_scores(batch, clip, scored, int(row))
-                scored = int(row)
-                self._settle() if due else self._follow(label)
-        self._add_scores(batch, clip, scored, len(batch))
-        return clip.logits
-
     def _statistics(self) -> dict[str, np.ndarray] | None:
         items = self.queue.items()
         chances = np.ascontiguousarray(items.extra).view("<f8")[:, 0]
@@ -156,35 +135,22 @@ class ADAPT(PrototypeAdapter, Transduces):
         apply = ridge_precision(features - means[labels])
         # Of one sample, or of copies of one, the official code takes the identity.
         precision = np.eye(self.dim) if apply is None else apply(np.eye(self.dim))
-        rest = {"bank": bank, "size": np.array([len(labels)]), "precision": precision}
-        return discriminant(means, lambda rows: rows @ precision) | rest
+        rest = {"bank": bank, "size": np.array([len(labels)])}
+        return discriminant(means, precision) | rest
 
     def _mixed(self, mean: np.ndarray, text: np.ndarray) -> np.ndarray:
         return self.image_weight * mean + (1.0 - self.image_weight) * text
 
     def _follow(self, label: int) -> None:
         """Bring the mean of one class up to its bank; the covariance waits for the refresh."""
-        if self.statistics_ is None:
-            return
+        assert self.statistics_ is not None
         known, queue = self.statistics_, self.queue
         slots = queue.slots[label, : queue.sizes[label]]
         chances = np.ascontiguousarray(queue.extra[label, slots]).view("<f8")[:, 0]
         total = chances @ queue.features[label, slots].astype(np.float64)
         mean = self._mixed(total / chances.sum(), self.text_features[label].astype(np.float64))
-        shifted = mean - known["centre"]
         known["bank"][label], known["size"][0] = total, len(queue)
-        known["weights"][label] = known["precision"] @ shifted
-        known["offsets"][label] = -0.5 * (known["weights"][label] @ shifted)
-
-    def _view(self) -> Self:
-        with self._lock:
-            view = super()._view()
-            known, count, copies = self._copied
-            if known is not self.statistics_ or count != self.n_seen:  # rows change in place
-                copies = self.statistics_ and {k: v.copy() for k, v in self.statistics_.items()}
-                self._copied = (self.statistics_, self.n_seen, copies)
-            view.statistics_ = copies
-        return view
+        self._move(label, mean)
 
     def _score(self, batch: Batch, features: Array) -> Array:
         """What CLIP's logits are multiplied by."""

@@ -161,7 +161,8 @@ class DOTA(RunningAdapter):
 
     def _scoring(self, covariance: np.ndarray) -> dict[str, np.ndarray]:
         means = self._sums / self._counts[:, None]
-        found = discriminant(means, lambda v: np.linalg.solve(covariance, v.T).T)
+        found = discriminant(means, np.linalg.inv(covariance))
+        del found["precision"]  # as large as all else, and used up
         found["weight"] = np.array([min(self.rho * float(self._counts.mean()), self.eta)])
         return {name: np.ascontiguousarray(array) for name, array in found.items()}
 

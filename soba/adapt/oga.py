@@ -3,10 +3,11 @@
 Paper: Online Gaussian Adaptation of Vision-Language Models (OGA). From the official code: the mean
 of a class divides the sum of its samples by the capacity, not by their number, so that it begins
 short; a class with one sample or none has its text as its mean; up to 4 d samples the precision is
-a ridge estimate, above it the pseudo-inverse. There, statistics refresh with each batch of 32,
-which is then scored with them; here after each 32 samples of the stream, so that answers do not
-depend on how it is cut into calls, and the first 31 are CLIP's. Its memory is float16, so that all
-samples of entropy below 6e-8 are equally sure; ours tells them apart.
+a ridge estimate, above it the pseudo-inverse. There a batch of 32 is learned and then scored; so
+that answers do not depend on how a stream is cut into calls, ours scores each sample after it is
+learned: means follow every sample, the covariance is made anew after each 32 of the stream, and the
+first 31 answers are CLIP's. Its memory is float16, so that all samples of entropy below 6e-8 are
+equally sure; ours tells them apart.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch
-from soba.adapt._gaussian import Apply, discriminant, ridge_precision, scores
+from soba.adapt._arrays import Array, Batch, like
+from soba.adapt._following import FollowingAdapter
+from soba.adapt._gaussian import discriminant, ridge_precision, scores
 from soba.adapt.base import at_least_zero, whole
 from soba.adapt.card import ONE_VIEW, Card, PaperSettings, PaperViews
-from soba.adapt.queue_adapter import PrototypeAdapter
 
 _SEEN_ENOUGH = 2  # samples that give a class a mean of its own
 _SCATTERS = 3  # samples of some class before there is a covariance
 
 
-class OGA(PrototypeAdapter):
+class OGA(FollowingAdapter):
     """Online Gaussian adaptation: logits = CLIP's + tau log N(f; mu_k, Sigma).
 
     Parameters
@@ -35,9 +36,9 @@ class OGA(PrototypeAdapter):
     tau
         Weight of the Gaussian log-likelihood against CLIP's log-probability.
     batch
-        Samples of the stream from one refresh of means and covariance to the next.
+        Samples of the stream from one refresh of the covariance to the next.
 
-    O(C d) a sample and O(m d^2) every `batch` samples, C * capacity * d floats.
+    O(C d + d^2) a sample and O((m + d) d^2) every `batch` samples, C * capacity * d floats.
 
     >>> oga = OGA(np.eye(3), batch=4)
     >>> stream = np.array([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.8, 0.3, 0.1], [0.6, 0.5, 0.0]])
@@ -84,16 +85,27 @@ class OGA(PrototypeAdapter):
         enough = counts[seen] >= _SEEN_ENOUGH
         assert self.capacity is not None
         means[seen[enough]] = sums[enough] / self.capacity
-        precision = self._precision(features - means[labels]) if counts.max() >= _SCATTERS else None
-        return discriminant(means, precision or (lambda v: self.dim * v))
+        return discriminant(means, self._precision(features - means[labels], int(counts.max())))
 
-    def _precision(self, centred: np.ndarray) -> Apply | None:
-        n, d = centred.shape
-        if n <= 4 * d:
-            return ridge_precision(centred)
-        x = centred - centred.mean(axis=0)
-        inverse = np.linalg.pinv(x.T @ x / (n - 1), hermitian=True)
-        return lambda v: v @ inverse
+    def _precision(self, centred: np.ndarray, most: int) -> np.ndarray:
+        (n, d), apply = centred.shape, None
+        if most >= _SCATTERS and n <= 4 * d:
+            apply = ridge_precision(centred)
+        elif most >= _SCATTERS:
+            x = centred - centred.mean(axis=0)
+            inverse: np.ndarray = np.linalg.pinv(x.T @ x / (n - 1), hermitian=True)
+            return inverse
+        return d * np.eye(d) if apply is None else apply(np.eye(d))
+
+    def _follow(self, label: int) -> None:
+        size = int(self.queue.sizes[label])
+        if size >= _SEEN_ENOUGH:
+            slots = self.queue.slots[label, :size]
+            total = self.queue.features[label, slots].astype(np.float64).sum(axis=0)
+            self._move(label, total / self.capacity)
 
     def _score(self, batch: Batch, features: Array) -> Array:
-        return self.tau * scores(batch, features, lambda name: self._statistic(name, batch))
+        assert self.statistics_ is not None
+        known = self.statistics_
+        # Not through a mirror, which would not see rows change.
+        return self.tau * scores(batch, features, lambda name: like(batch, known[name]))

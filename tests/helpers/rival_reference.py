@@ -64,11 +64,11 @@ def oga(features, text, scale, capacity=8, tau=0.05, batch=32):
     for number, feature in enumerate(features, start=1):
         f, z, label, entropy, _ = clip(feature, text, scale)
         bank_update(bank, capacity, label, entropy, f)
+        means = [np.array(row, float) for row in text]
+        for k, members in bank.items():
+            if len(members) >= 2:
+                means[k] = sum(member[1] for member in members) / capacity
         if number % batch == 0:
-            means = [np.array(row, float) for row in text]
-            for k, members in bank.items():
-                if len(members) >= 2:
-                    means[k] = sum(member[1] for member in members) / capacity
             precision = d * np.eye(d)
             if max(len(members) for members in bank.values()) >= 3:
                 rows = [m[1] - means[k] for k, members in bank.items() for m in members]
@@ -76,8 +76,8 @@ def oga(features, text, scale, capacity=8, tau=0.05, batch=32):
                     precision = ridge(rows)
                 else:
                     precision = np.linalg.pinv(np.cov(np.array(rows).T, ddof=1))
-            learned = means, precision
-        answers.append(z if learned is None else z + tau * gaussian(f, *learned))
+            learned = precision
+        answers.append(z if learned is None else z + tau * gaussian(f, means, learned))
     return np.array(answers)
 
 
