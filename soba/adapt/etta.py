@@ -32,7 +32,7 @@ class ETTA(RunningAdapter):
 
     >>> etta = ETTA(np.eye(2), logit_scale=10.0)
     >>> etta.adapt(np.array([[0.8, 0.6]])).round(2).tolist()
-    [[9.99, 0.02]]
+    [[10.0, 0.01]]
     >>> etta.means_.round(2).tolist()
     [[0.8, 0.6], [0.0, 0.0]]
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -305,6 +306,34 @@ def test_views_are_joined_before_a_set_is_seen(cls):
     adapter = cls(TEXT, logit_scale=SCALE)
     found, expected = adapter.transduce(views), adapter.transduce(STREAM)
     check(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("cls", [soba.ETTA, soba.DOTA])
+def test_threads_lose_nothing_and_see_one_state(cls):
+    adapter, whole = (cls(TEXT, logit_scale=SCALE) for _ in range(2))
+    odd = []
+
+    def learn(part):
+        for row in range(part, len(STREAM), 4):
+            adapter.adapt(STREAM[row], ids=[row])
+            one, other = adapter.logits(np.repeat(STREAM[:1], 2, axis=0))
+            if np.abs(one - other).max() > 1e-9:
+                odd.append(row)
+
+    threads = [threading.Thread(target=learn, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    whole.adapt(STREAM, ids=np.arange(len(STREAM)))
+    assert adapter.n_seen == whole.n_seen == len(STREAM) and odd == []
+    assert np.isfinite(adapter.logits(STREAM)).all()
+    if cls is soba.ETTA:  # DOTA's covariances are around the means of their time
+        np.testing.assert_allclose(adapter.means_, whole.means_, atol=1e-12)
+    else:
+        ours, theirs = adapter.state()["arrays"], whole.state()["arrays"]
+        for name in ("counts", "sums"):
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-9)
 
 
 def test_damaged_sums_are_refused():
