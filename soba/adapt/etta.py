@@ -1,11 +1,11 @@
 """ETTA: running class means beside the text, each weighed by the doubt of the other.
 
-Paper: Efficient Test-Time Adaptation (ETTA). As in the official code the mean of a class is of all
-samples that CLIP calls by it, weighted by exp(cosine to its text), and is updated before the sample
-is scored; a class without samples has cosine 0, and 1e-6 is added to every probability whose
-entropy is taken. The official code also picks, image by image, the prompts of a class that fit
-best; text features here are one row a class, so that step has nothing to choose from.
-The answer is an argmax there; the logits here are the same fused cosines times the logit scale.
+Paper: Efficient Test-Time Adaptation for Vision-Language Models via Dynamic Embedding Updates.
+As in the official code a class mean is of all samples that CLIP calls by it, weighted by exp(cosine
+to its text), and updated before the sample is scored; a class without samples has cosine 0; 1e-6
+is added to each probability in the entropies. The official code also picks, image by image, the
+prompts of a class that fit best: text features here are one row a class, and leave no choice. It
+takes an argmax of the fused cosines; our logits are these times the logit scale.
 """
 
 from __future__ import annotations
