@@ -6,17 +6,22 @@
 [0, 1, 2, 3]
 """
 
+from soba.adapt.adapt import ADAPT
 from soba.adapt.base import Adapter
 from soba.adapt.card import Card
 from soba.adapt.clip_views import ClipViews
+from soba.adapt.dota import DOTA
+from soba.adapt.etta import ETTA
 from soba.adapt.gda import GDA
 from soba.adapt.mta import MTA
 from soba.adapt.mta_ensemble import MTAEnsembleMean, MTAEnsembleVote
 from soba.adapt.ncm import NCM
+from soba.adapt.oga import OGA
 from soba.adapt.soba import SOBA
 from soba.adapt.soba_plus import SOBAPlus
 from soba.adapt.tda import TDA
 from soba.adapt.tip_adapter import TipAdapter
+from soba.adapt.transclip import TransCLIP
 from soba.adapt.zero import ZERO
 from soba.adapt.zero_shot import ZeroShot
 from soba.answers import Answer
@@ -28,9 +33,13 @@ from soba.registry import create_adapter, list_methods, register
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "ADAPT",
+    "DOTA",
+    "ETTA",
     "GDA",
     "MTA",
     "NCM",
+    "OGA",
     "SOBA",
     "TDA",
     "ZERO",
@@ -44,6 +53,7 @@ __all__ = [
     "MTAEnsembleVote",
     "SOBAPlus",
     "TipAdapter",
+    "TransCLIP",
     "ZeroShot",
     "create_adapter",
     "list_methods",

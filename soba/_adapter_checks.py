@@ -6,7 +6,6 @@ import itertools
 import json
 import pickle
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from soba._assertions import assert_same_samples, assert_same_state, close, host, raises
 from soba._examples import Case
+from soba._transductive_checks import TRANSDUCTIVE_CHECKS, Check, of_streams
 from soba.adapt.few_shot import FewShotAdapter
 from soba.adapt.stream import StreamAdapter
 
@@ -188,6 +188,9 @@ def check_merge(case: Case) -> None:
     whole = case.make()
     if not isinstance(whole, StreamAdapter):
         return
+    if not whole.keeps_samples:
+        raises(ValueError, whole.merge, case.make(), naming="cannot be merged")
+        return
     features = case.features.copy()
     features[120:180] = features[:60]  # copies, with ids of their own
     stream, ids = case.array(features), np.arange(240)
@@ -254,7 +257,8 @@ def check_with_text(case: Case) -> None:
     shrunk = adapter.with_text(fewer)
     assert tuple(shrunk.adapt(case.stream[:9]).shape) == (9, 4)
     if isinstance(adapter, StreamAdapter):
-        assert adapter.with_text(fewer).n_seen == adapter.n_seen
+        known = adapter.n_seen if adapter.keeps_samples else 0  # without samples it starts over
+        assert adapter.with_text(fewer).n_seen == known
     raises(ValueError, adapter.with_text, case.words(case.text[:, :5].copy()))
 
 
@@ -322,7 +326,7 @@ def check_order(case: Case) -> None:
     close(np.stack(alone), expected[:20], "logits of single images")
 
 
-CHECKS: tuple[Callable[[Case], None], ...] = (
+STREAM_CHECKS: tuple[Check, ...] = (
     check_shapes_and_kinds,
     check_top_k,
     check_constructor,
@@ -340,3 +344,4 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_views,
     check_order,
 )
+CHECKS = (*(of_streams(check) for check in STREAM_CHECKS), *TRANSDUCTIVE_CHECKS)

@@ -324,8 +324,11 @@ def check_method(name: str) -> None:
     """Refuse a method that does not learn from a stream of single images."""
     if not _learns_from_a_stream(name):
         others = ", ".join(filter(_learns_from_a_stream, list_methods()))
+        needs = card(name).needs_in_words
+        if card(name).family == "transductive":
+            needs = "a whole set of features at once, transduce(features)"
         raise ValueError(
-            f"{name} needs {card(name).needs_in_words}; images are classified by methods that "
+            f"{name} needs {needs}; images are classified by methods that "
             f"learn from the stream: {others}"
         )
 

@@ -61,7 +61,7 @@ def is_drawn(colour, page):
 def test_by_pattern_and_family():
     assert soba.list_methods("tip-*") == ["tip-adapter", "tip-adapter-f"]
     assert soba.list_methods("mta*", family="stream") == []
-    families = ("stream", "episodic", "few-shot", "tuner")
+    families = ("stream", "episodic", "few-shot", "tuner", "transductive")
     by_family = [name for family in families for name in soba.list_methods(family=family)]
     assert sorted(by_family) == sorted(soba.list_methods())
     with pytest.raises(ValueError, match="no family 'streams'; there are: stream, episodic"):

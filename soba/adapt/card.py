@@ -90,7 +90,7 @@ class Card:
         "stream": learns from the images as they come. "episodic": each image by itself.
         "few-shot": fitted on labelled samples, then only scores. "tuner": tunes prompts through
         the text tower, so it is built from (encoder, class names, template) in place of text
-        features. "transductive" is for methods that see a whole set at once.
+        features. "transductive": sees a whole set at once, through `transduce`, and nothing else.
     needs
         Words of `NEEDS`.
     min_views
@@ -120,7 +120,8 @@ class Card:
         self._check()
         object.__setattr__(self, "title", self.title or self.name)
         object.__setattr__(self, "needs", frozenset(self.needs))
-        object.__setattr__(self, "episodic", self.episodic or self.family == "episodic")
+        orderless = self.family in ("episodic", "transductive")
+        object.__setattr__(self, "episodic", self.episodic or orderless)
 
     def _check(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,6 +18,8 @@ TWIN_TOLERANCE = 1e-4  # far above the rounding of an entropy, far below what te
 
 class StreamAdapter(Adapter):
     """An adapter that remembers some samples of its stream: in entropy queues, or by chance."""
+
+    keeps_samples: ClassVar[bool] = True  # else it neither merges nor learns again under other text
 
     _seen: SeenIds
     _queues: dict[str, EntropyQueue]

@@ -49,6 +49,7 @@ def evaluate(
     arrange: Callable[[int], np.ndarray] | None = None,
     more: More = lambda order, logits: {},
     keep: Callable[[Record], None] = lambda record: None,
+    transductive: bool = False,
 ) -> list[Record]:
     """One record per (method, seed): the stream in the order `default_rng(seed).permutation(n)`.
 
@@ -60,6 +61,9 @@ def evaluate(
 
     `arrange` gives another order for each seed, to episodic methods too. What `more` makes of an
     order and its logits goes into the record; `keep` gets each record as soon as there is one.
+
+    With `transductive`, methods that have `transduce` see the whole set at once, and run once;
+    methods of that family always do. Their records say so.
     """
     methods = list(methods)
     seeds = range(orders) if isinstance(orders, int) else orders
@@ -72,9 +76,11 @@ def evaluate(
     features.check_values()
     records = []
     for name in methods:
-        for seed in seeds[: streams(name, len(seeds))]:
+        at_once = transduces(name, transductive)
+        for seed in seeds[: streams(name, len(seeds), transductive)]:
             order = None if arrange is None else arrange(seed)
-            records.append(_run(name, factory, settings[name], seed, min_confidence, order, more))
+            adapter = factory.make(name, settings[name])
+            records.append(_run(adapter, factory, seed, min_confidence, order, more, at_once))
             keep(records[-1])
             step(name, seed)
     return records
@@ -98,10 +104,17 @@ def checked_settings(
     return settings
 
 
-def streams(method: str, orders: int) -> int:
-    """How often a method runs: once if it takes each image by itself, whatever came before."""
+def transduces(method: str, asked: bool = True) -> bool:
+    """Whether a method sees whole sets: always, or where that is asked for and it can."""
+    always = card(method).family == "transductive"
+    return always or (asked and hasattr(adapter_class(method), "transduce"))
+
+
+def streams(method: str, orders: int, transductive: bool = False) -> int:
+    """How often a method runs: once if it takes each image by itself, or all of them at once."""
     about = card(method)
-    return 1 if about.episodic or about.few_shot else orders
+    once = about.episodic or about.few_shot or transduces(method, transductive)
+    return 1 if once else orders
 
 
 def method_settings(
@@ -139,18 +152,22 @@ def versions() -> dict[str, str]:
 
 
 def summarise(records: list[Record]) -> list[dict[str, Any]]:
-    """Per method: mean and standard deviation of top-1, gain over zero-shot, and so on."""
-    by_method: dict[str, list[Record]] = {}
+    """Per method: mean and standard deviation of top-1, gain over zero-shot, and so on.
+
+    Streams and whole sets are rows of their own.
+    """
+    by_method: dict[tuple[str, bool], list[Record]] = {}
     for record in records:
-        by_method.setdefault(record.method, []).append(record)
-    zero_shot = {r.seed: r.accuracy for r in by_method.get("zero-shot", [])}
+        by_method.setdefault((record.method, record.transductive), []).append(record)
+    zero_shot = {r.seed: r.accuracy for r in by_method.get(("zero-shot", False), [])}
     rows = []
-    for name, runs in by_method.items():
+    for (name, at_once), runs in by_method.items():
         mean, std = mean_and_std([run.accuracy for run in runs])
         gains = [run.accuracy - zero_shot[run.seed] for run in runs if zero_shot]
         rows.append(
             {
                 "method": name,
+                "transductive": at_once,
                 "orders": len(runs),
                 "accuracy_mean": mean,
                 "accuracy_std": std,
@@ -172,6 +189,14 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
+def _whole(adapter: Any, images: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, float]:
+    """Logits of a whole set at once, and the seconds they took."""
+    rows = images[order]
+    start = time.perf_counter()
+    logits = adapter.transduce(rows)
+    return logits, time.perf_counter() - start
+
+
 def _stream(adapter: Adapter, images: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, float]:
     """Logits of a stream, and the seconds they took."""
     # Views of a large set do not fit in memory: they are read a few images at a time.
@@ -186,24 +211,24 @@ def _stream(adapter: Adapter, images: np.ndarray, order: np.ndarray) -> tuple[np
 
 
 def _run(
-    name: str,
+    adapter: Adapter,
     factory: MethodFactory,
-    settings: dict[str, Any],
     seed: int,
     min_confidence: float,
     order: np.ndarray | None,
     more: More,
+    at_once: bool,
 ) -> Record:
-    features = factory.features
+    features, name = factory.features, adapter.name
     assert features.labels is not None
-    adapter = factory.make(name, settings)
-    said = "as stored" if adapter.card.episodic and order is None else "shuffled"
+    orderless = adapter.card.episodic or at_once
+    said = "as stored" if orderless and order is None else "shuffled"
     if order is None:
         order = np.arange(len(features))
-        if not adapter.card.episodic:
+        if not orderless:
             order = np.random.default_rng(seed).permutation(order)
     images = factory.images(name)
-    logits, seconds = _stream(adapter, images, order)
+    logits, seconds = (_whole if at_once else _stream)(adapter, images, order)
     labels = features.labels[order]
     probabilities = softmax(logits)
     sure = probabilities.max(axis=1) >= min_confidence
@@ -214,6 +239,7 @@ def _run(
         method=name,
         seed=seed,
         order=said,
+        transductive=at_once,
         samples=len(labels),
         views=images.shape[1] if images.ndim == 3 else 1,
         accuracy=accuracy(logits, labels),
@@ -221,7 +247,7 @@ def _run(
         answered=100.0 * float(sure.mean()),
         accuracy_answered=accuracy(logits[sure], labels[sure]) if sure.any() else None,
         accuracy_at_coverage=accuracy_at_coverage(probabilities, labels, COVERAGES).tolist(),
-        accuracy_over_stream=accuracy_over_stream(logits, labels).tolist(),
+        accuracy_over_stream=[] if at_once else accuracy_over_stream(logits, labels).tolist(),
         seconds=seconds,
         hyper_parameters=adapter.params,
         tuned_on=getattr(adapter, "tuned_on_", None) or PAPER,

@@ -36,6 +36,8 @@ class Record:
         The fingerprint of the prompts.
     order
         The kind of order; `seed` says which of them.
+    transductive
+        The method saw the whole set before it answered, in place of a stream.
     answered, accuracy_answered
         Share of the samples above the least confidence that was asked for, and accuracy on them.
     seconds
@@ -66,6 +68,7 @@ class Record:
     method: str
     seed: int
     order: str = "shuffled"
+    transductive: bool = False
     samples: int | None = None
     views: int = 1
     accuracy: float
@@ -135,6 +138,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
@@ -172,6 +179,7 @@ _FITS: dict[str, Fits] = {  # field -> whether a value can be its
     "method": _is_text,
     "seed": _is_count,
     "order": _is_text,
+    "transductive": _is_flag,
     "samples": _is_count,
     "views": _is_count,
     "accuracy": _is_percentage,

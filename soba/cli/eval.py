@@ -15,6 +15,7 @@ from soba.bench.evaluate import (
     evaluate,
     streams,
     summarise,
+    transduces,
 )
 from soba.bench.method_factory import MethodFactory
 from soba.cli._common import (
@@ -31,7 +32,7 @@ from soba.cli._common import (
     write_json,
 )
 from soba.encode.encoder import load_encoder
-from soba.registry import card
+from soba.registry import card, list_methods
 from soba.report.method_looks import line_style
 from soba.report.plots import check_pictures, curves
 
@@ -40,6 +41,13 @@ def eval_(
     file: File,
     methods: StreamMethods = None,
     orders: Annotated[int, typer.Option(min=1, help="Shuffled streams, seeds 0 to ORDERS-1.")] = 5,
+    transductive: Annotated[
+        bool,
+        typer.Option(
+            "--transductive",
+            help="Methods that can see the whole set at once do; default then: zero-shot and they.",
+        ),
+    ] = False,
     alpha: Annotated[
         float | None, typer.Option(min=0.0, help="Weight of the adapter against CLIP.")
     ] = None,
@@ -88,7 +96,7 @@ def eval_(
     and a refresh at every tenth of the stream; tda with alpha 2 and beta 5; soba+ as it always
     does. An option applies to every chosen method that has such a hyper-parameter.
     """
-    names = method_names(methods)
+    names = _chosen(methods, transductive)
     for path in (json_path, curve):
         check_folder(path)
     if curve is not None:
@@ -116,7 +124,7 @@ def eval_(
     checked_settings(factory, names, overrides)  # before a model is loaded
     if model is not None and any(card(name).tunes_prompts for name in names):
         factory.encoder = load_encoder(model, pretrained, gradients=True)
-    total = sum(streams(name, orders) for name in names)
+    total = sum(streams(name, orders, transductive) for name in names)
     with progress_bar() as progress:
         task = progress.add_task("streams", total=total)
 
@@ -131,6 +139,7 @@ def eval_(
             min_confidence=min_confidence,
             step=step,
             factory=factory,
+            transductive=transductive,
         )
     summary = summarise(records)
     write_json(json_path, [record.to_json() for record in records], summary)
@@ -140,8 +149,8 @@ def eval_(
     if curve is not None:
         curves(
             curve,
-            {row["method"]: (100 * COVERAGES, row["accuracy_at_coverage"]) for row in summary},
-            styles={row["method"]: line_style(row["method"]) for row in summary},
+            {_label(row): (100 * COVERAGES, row["accuracy_at_coverage"]) for row in summary},
+            styles={_label(row): line_style(row["method"]) for row in summary},
             title=f"{file.stem}: only the surest answered",
             x_label="coverage, % of the images",
             y_label="top-1 % of the answered",
@@ -149,9 +158,27 @@ def eval_(
         out.print(f"accuracy over coverage in {curve}", soft_wrap=True)
 
 
+def _chosen(methods: str | None, transductive: bool) -> list[str]:
+    """The methods to run, by name."""
+    if not transductive:
+        return method_names(methods)
+    able = [name for name in list_methods() if transduces(name)]
+    names = ["zero-shot", *able] if methods is None else method_names(methods)
+    if not set(names) & set(able):
+        raise ValueError(
+            f"--transductive: none of {', '.join(names)} can see a whole set at once; "
+            f"there are: {', '.join(able)}"
+        )
+    return names
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f"{row['method']} (transductive)" if row["transductive"] else str(row["method"])
+
+
 def _table(summary: list[dict[str, Any]], title: str, min_confidence: float) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     headings = ["top-1 %", "std", "gain", "calibration error %", "seconds"]
     if min_confidence:
         headings += ["answered %", "right of them %"]
@@ -163,7 +190,7 @@ def _table(summary: list[dict[str, Any]], title: str, min_confidence: float) -> 
         right = row["accuracy_answered"]
         answered = [f"{row['answered']:.1f}", "" if right is None else f"{right:.2f}"]
         table.add_row(
-            row["method"],
+            _label(row),
             f"[bold]{score}[/]" if row["accuracy_mean"] == best else score,
             f"{row['accuracy_std']:.2f}",
             "" if row["gain"] is None else f"{row['gain']:+.2f}",

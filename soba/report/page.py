@@ -210,7 +210,7 @@ def _cost(all_tables: list[Table]) -> str:
                     f"{100 * adapt / encode:.2f} %" if encode and adapt is not None else "",
                 ]
             )
-        headings = ["method", "adapt", "to zero-shot", "encode", "adapt of encode"]
+        headings = ["method", "adapting", "to zero-shot", "encoding", "adapting of encoding"]
         drawn = page.table(headings, rows, kinds=[""] * len(rows))
         parts.append(f"<h3>{html.escape(table.title)}</h3>{drawn}")
         lines += len(rows)

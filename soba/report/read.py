@@ -105,7 +105,7 @@ def _newest(records: list[Record], problems: list[str]) -> list[Record]:
         return *(plain(getattr(record, field)) for field in place), *joined(record)
 
     def cell(record: Record) -> Key:
-        settings = ("method", "tuned_on", "view_policy", "prompts")
+        settings = ("method", "transductive", "tuned_on", "view_policy", "prompts")
         return *column(record), "", *(plain(getattr(record, field)) for field in settings)
 
     def images(record: Record) -> str:

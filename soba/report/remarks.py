@@ -18,6 +18,7 @@ def remarks(table: Table) -> list[str]:
         *_other_settings(table),
         *_other_hyper_parameters(table),
         *_official_constants(table),
+        *_whole_sets(table),
         *_other_data(table),
         *_no_average(table),
     ]
@@ -84,6 +85,18 @@ def _official_constants(table: Table) -> list[str]:
         f"{label}: {OFFICIAL}. It takes no part in best and second."
         for label, records in table.members.items()
         if records[0].tuned_on == OFFICIAL
+    ]
+
+
+def _whole_sets(table: Table) -> list[str]:
+    """Who sees all images before the first answer does not race with streams."""
+    labels = [label for label, records in table.members.items() if records[0].transductive]
+    if not labels:
+        return []
+    takes = "takes" if len(labels) == 1 else "take"
+    return [
+        f"Transductive, the whole set seen before the first answer: {', '.join(labels)}; "
+        f"{takes} no part in best and second."
     ]
 
 

@@ -1,6 +1,7 @@
 """Which records make one row of a table, and what the row is called.
 
-A row has one method, one source of its hyper-parameters and one kind of prompts. Views may differ
+A row has one method, on streams or on whole sets, one source of its hyper-parameters and one kind
+of prompts. Views may differ
 between its data sets, as they do in TDA's protocol; where one data set was run with several kinds
 of views, each kind is a row. Records are told apart by full values; labels say them in short.
 """
@@ -28,11 +29,12 @@ def rows_of(records: Iterable[Record]) -> dict[str, list[Record]]:
     for record in records:
         method, prompts = record.method, plain(given_prompts(record))
         policy = _policy(record) if method in split else ""
-        grouped[method, policy, prompts, plain(record.tuned_on)].append(record)
+        kind = "set" if record.transductive else "stream"
+        grouped[method, kind, policy, prompts, plain(record.tuned_on)].append(record)
     _pair(grouped)
     rows: dict[str, list[Record]] = {}
     used: Counter[str] = Counter()
-    for (method, _, _, tuned_on), members in grouped.items():
+    for (method, *_, tuned_on), members in grouped.items():
         label = _label(members[0], tuned_on, method in split)
         used[label] += 1
         rows[label if used[label] == 1 else f"{label} #{used[label]}"] = members
@@ -60,6 +62,8 @@ def _label(record: Record, tuned_on: str, views_differ: bool) -> str:
     words = [] if tuned_on == PAPER else [f"tuned on {tuned_on}"]
     if tuned_on == OFFICIAL:
         words = ["official constants"]
+    if record.transductive:
+        words.insert(0, "transductive")
     if views_differ:
         words.append(views(record))
     if (prompts := given_prompts(record)) is not None:

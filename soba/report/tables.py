@@ -5,7 +5,8 @@ An average is shown only for a row that has every data set, all under one protoc
 measured or of quoted numbers, never of both. The difference to a quoted number is taken from
 measured results whose hyper-parameters were not searched on the test labels, if prompts and images
 are those of the literature. The best and the second best are chosen among the same, but for those
-with official constants of each data set, which nobody knows to be chosen without its test labels.
+with official constants of each data set, which nobody knows to be chosen without its test labels,
+and those that saw the whole set at once, which a stream cannot.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ class Table:
 
     def is_short(self, row: Row, cell: Cell | None) -> bool:
         """Whether a cell has fewer orders than its method should: a run that is not done."""
-        return cell is not None and row.kind == "ours" and cell.runs < _due(row.method, self.runs)
+        if cell is None or row.kind != "ours":
+            return False
+        at_once = all(record.transductive for record in self.members[row.label])
+        return cell.runs < (1 if at_once else _due(row.method, self.runs))
 
     @property
     def fair(self) -> dict[str, list[Record]]:
@@ -193,7 +197,7 @@ def _cell(records: Iterable[Record]) -> Cell:
     mean, std = mean_and_std([run.accuracy for run in runs])
     on_test = any(run.tuned_on == TEST_LABELS for run in runs)
     same = all(comparable(run) for run in runs)
-    fair = not on_test and all(run.tuned_on != OFFICIAL for run in runs)
+    fair = not on_test and not any(run.tuned_on == OFFICIAL or run.transductive for run in runs)
     return Cell(mean, std if len(runs) > 1 else None, len(runs), on_test, same, fair)
 
 

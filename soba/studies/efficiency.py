@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from soba.bench.evaluate import evaluate, method_settings
+from soba.bench.evaluate import evaluate, method_settings, transduces
 from soba.bench.method_factory import MethodFactory
 from soba.bench.paper import quoted
 from soba.bench.record import write_object
@@ -143,7 +143,10 @@ def prepared(
             factory = MethodFactory(given, tunable)
             factory.check(name)
             adapter = factory.make(name, method_settings(name, len(given)))
-            adapter.logits(factory.images(name)[:1])
+            score: Any = adapter.logits
+            if transduces(name, asked=False):
+                score = getattr(adapter, "transduce")  # noqa: B009, the family has it
+            score(factory.images(name)[:1])
         except (ValueError, ImportError) as error:
             problems[name] = str(error)
         else:

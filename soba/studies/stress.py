@@ -58,6 +58,8 @@ def stress(
     for name in methods:
         if card(name).few_shot:
             raise ValueError(f"{name} learns from labels, not from the stream: nothing to stress")
+        if card(name).family == "transductive":
+            raise ValueError(f"{name} sees a whole set at once: it has no stream to stress")
         if card(name).tunes_prompts:
             raise ValueError(f"{name} tunes prompts through an encoder, and there is none here")
     features.check_values()

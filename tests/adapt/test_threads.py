@@ -11,7 +11,8 @@ import soba
 from soba.testing import assert_same_samples, assert_same_state, example_stream
 
 FEATURES, LABELS, TEXT = example_stream(n=800, classes=8, width=16, seed=2)
-NAMES = ["soba+", "soba", "ncm", "tda"]
+NAMES = ["soba+", "soba", "ncm", "tda", "oga", "adapt"]
+RARELY = {"tda": {}, "oga": {"batch": 300}}  # how statistics are told to wait
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +70,7 @@ def test_no_sample_is_lost_or_counted_twice(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_answer_is_of_one_state(name):
     """While another thread forgets and learns again, an answer is of before or after."""
-    options = {} if name == "tda" else {"refresh": 300}
+    options = RARELY.get(name, {"refresh": 300})
     adapter = made(name, **options)
     queries = np.repeat(FEATURES[300:], 4, axis=0)
     states = [adapter.logits(queries)]
@@ -209,7 +210,7 @@ def test_what_is_forgotten_is_forgotten_whole():
 
 def test_a_view_shows_nothing_that_is_learned_later():
     for name in NAMES:
-        adapter = made(name, **({} if name == "tda" else {"refresh": 50}))
+        adapter = made(name, **{"tda": {}, "oga": {"batch": 50}}.get(name, {"refresh": 50}))
         adapter.adapt(FEATURES[:100])
         view, expected = adapter._view(), adapter.logits(FEATURES)
         adapter.adapt(FEATURES[100:])

@@ -27,7 +27,7 @@ VIEW_SET = soba.FeatureSet(
     prompt_features=TEXT + 0.1 * np.random.default_rng(0).normal(size=(7, 5, 12)),
 )
 STREAMING = [name for name in FROM_TEXT if not card(name).episodic]
-EPISODIC = [name for name in FROM_TEXT if card(name).episodic]
+EPISODIC = soba.list_methods(family="episodic")
 
 
 def test_a_record_is_the_stream_in_the_order_of_its_seed():
