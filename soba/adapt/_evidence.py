@@ -11,7 +11,6 @@ from soba.adapt._mixture import (
     Shares,
     class_prior,
     second_moments,
-    segment_sums,
     share_out,
     share_out_options,
 )
@@ -20,9 +19,8 @@ from soba.adapt.sample import Sampled
 
 CANDIDATES = 4  # classes that a queued item may be shared out among: CLIP's likeliest
 SURE, DOUBT = 0.95, 0.05  # items surer than this stay put; those less sure by DOUBT are free
-ROUNDS = 2  # of EM; more change little
 EM_WEIGHT = 0.55  # of a nat of the Gaussians against one of CLIP's, when the classes are known
-POWER = 0.75  # of the evidence in a weight
+POWER = 0.5  # of the evidence in a weight
 
 
 def candidate_type(classes: int) -> np.dtype[np.void]:
@@ -35,20 +33,22 @@ class Evidence:
     """The samples that are kept, with what CLIP says of them.
 
     Queued items come in canonical order; an item that is in the uniform sample too counts once.
+    Each sample counts as CLIP's confidence in its label, so that what belongs to no class counts
+    for little.
     """
 
     def __init__(
         self, queue: EntropyQueue, drawn: Sampled, text: np.ndarray, logit_scale: float
     ) -> None:
-        self.text, self.capacity = text, queue.capacity
+        self.text, self.capacity, self._queue = text, queue.capacity, queue
         self.labels, ranks = np.nonzero(queue.filled)
-        slots = queue.slots[self.labels, ranks]
-        self.rows = queue.features[self.labels, slots]  # (n, d)
-        stored = queue.extra[self.labels, slots].view(candidate_type(len(text)))[:, 0]
+        self._slots = queue.slots[self.labels, ranks]
+        stored = queue.extra[self.labels, self._slots].view(candidate_type(len(text)))[:, 0]
         self.options, self.log_probs = stored["class"], stored["log_prob"]
         self.confidence = np.exp(self.log_probs[:, 0].astype(np.float64))
         self.drawn = drawn.features  # (m, d)
         self.clip = self.drawn @ (text * np.float32(logit_scale)).T  # (m, C)
+        self.drawn_confidence = softmax(np, self.clip).max(axis=1)
         ids = queue.ids[self.labels, ranks]
         self._queued_only = ~np.isin(ids, drawn.ids)
         self._drawn_only = ~np.isin(drawn.ids, ids)
@@ -56,35 +56,27 @@ class Evidence:
         self._free = np.clip((SURE - self.confidence) / DOUBT, 0.0, 1.0)
 
     def fit(self) -> tuple[Mixture, Covariance] | None:
-        """The model after some rounds of EM; None where the evidence is too thin for any.
+        """The model after a step of EM; None where the evidence is too thin for any.
 
-        It begins with the queue alone, each item counted as CLIP's confidence in its label.
+        EM begins with the queue alone, under CLIP's labels.
         """
-        classes, counts = len(self.text), self.confidence
-        counted = Shares(
-            np.bincount(self.labels, counts, classes),
-            np.bincount(self.labels, counts**2, classes),
-            segment_sums(self.rows, self.labels, counts, classes),
+        queued = self._shares_by_label()
+        moments = second_moments(self._queued_rows, len(self.labels), self.confidence)
+        first = Mixture.fitted(queued, Covariance.within(moments, queued), self.text)
+        if first is None:
+            return None
+        weight = EM_WEIGHT * self.in_pairs(first.mass) ** POWER
+        logits = self.clip + np.float32(weight) * first.score(self.drawn)
+        classes = len(self.text)
+        odds = np.log(class_prior(logits) * classes).astype(np.float32)
+        share = softmax(np, logits + odds) * self.drawn_confidence[:, None]
+        shares = share_out(self.drawn, share) + self._shared_out(queued, first, weight, odds)
+        fresh = np.flatnonzero(self._drawn_only)
+        moments += second_moments(
+            lambda some: self.drawn[fresh[some]], len(fresh), self.drawn_confidence[fresh]
         )
-        sizes = np.bincount(self.labels, minlength=classes).astype(np.float64)
-        ones = np.ones(len(self.labels))
-        whole = Shares(sizes, sizes, segment_sums(self.rows, self.labels, ones, classes))
-        moments = second_moments(self.rows)
-        covariance = Covariance.within(moments, whole)
-        model = Mixture.fitted(counted, covariance, self.text)
-        moments += second_moments(self.drawn[self._drawn_only])
-        prior, sure = np.full(classes, 1.0 / classes), self._sure()
-        for _ in range(ROUNDS):
-            if model is None:
-                return None
-            weight = EM_WEIGHT * self.in_pairs(model.mass) ** POWER
-            logits = self.clip + np.float32(weight) * model.score(self.drawn)
-            prior = class_prior(logits, prior)
-            odds = np.log(prior * classes).astype(np.float32)
-            shares = share_out(self.drawn, softmax(np, logits + odds))
-            shares += sure + self._unsure(model, weight, odds)
-            covariance = Covariance.within(moments, shares)
-            model = Mixture.fitted(shares, covariance, self.text)
+        covariance = Covariance.within(moments, shares)
+        model = Mixture.fitted(shares, covariance, self.text)
         return None if model is None or covariance is None else (model, covariance)
 
     def in_pairs(self, mass: np.ndarray) -> float:
@@ -99,19 +91,42 @@ class Evidence:
         fill: np.ndarray = np.minimum(mass / (self.capacity or float(mass.max())), 1.0)
         return fill
 
-    def _sure(self) -> Shares:
-        """Shares of the items that stay where CLIP has put them, whatever the model says."""
-        some = np.flatnonzero(self._queued_only & (self._free == 0.0))
-        return share_out_options(
-            self.rows[some], self.labels[some, None], np.ones((len(some), 1)), len(self.text)
+    def _queued_rows(self, some: np.ndarray) -> np.ndarray:
+        """(m, d) features of some items of the queue."""
+        rows: np.ndarray = self._queue.features[self.labels[some], self._slots[some]]
+        return rows
+
+    def _shares_by_label(self) -> Shares:
+        """Shares of the queued items under CLIP's labels."""
+        counts, classes = self.confidence, len(self.text)
+        by_slot = np.zeros(self._queue.features.shape[:2], np.float32)
+        by_slot[self.labels, self._slots] = counts
+        return Shares(
+            np.bincount(self.labels, counts, classes),
+            np.bincount(self.labels, counts**2, classes),
+            (by_slot[:, None, :] @ self._queue.features)[:, 0],
         )
 
-    def _unsure(self, model: Mixture, weight: float, odds: np.ndarray) -> Shares:
-        """Shares of the others, by their probability now among CLIP's likeliest classes."""
-        some = np.flatnonzero(self._queued_only & (self._free > 0.0))
-        rows, options, free = self.rows[some], self.options[some], self._free[some]
-        scores = self.log_probs[some] + odds[options]
+    def _shared_out(
+        self, queued: Shares, model: Mixture, weight: float, odds: np.ndarray
+    ) -> Shares:
+        """Shares of the queued items that are not in the sample, by their probability now.
+
+        Sure ones stay where CLIP has put them; the others go to CLIP's likeliest classes.
+        """
+        classes = len(self.text)
+        other = np.flatnonzero(~self._queued_only | (self._free > 0.0))
+        sure = queued - share_out_options(
+            self._queued_rows(other),
+            self.labels[other, None],
+            self.confidence[other, None],
+            classes,
+        )
+        unsure = np.flatnonzero(self._queued_only & (self._free > 0.0))
+        rows, options = self._queued_rows(unsure), self.options[unsure]
+        free, counts = self._free[unsure], self.confidence[unsure]
+        scores = self.log_probs[unsure] + odds[options]
         scores += np.float32(weight) * model.score_options(rows, options)
         share = softmax(np, scores) * free[:, None]
         share[:, 0] += 1.0 - free  # the first of the likeliest classes is the label
-        return share_out_options(rows, options, share, len(self.text))
+        return sure + share_out_options(rows, options, share * counts[:, None], classes)

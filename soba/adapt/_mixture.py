@@ -8,10 +8,12 @@ columns of zeros, or a rotation of images and text alike, change nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from soba.adapt._statistics import inverse
+from soba.adapt.queue import Fetch
 
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
@@ -24,20 +26,28 @@ class Shares:
 
     mass: np.ndarray  # (C,) n_k = sum of r
     squares: np.ndarray  # (C,) sum of r^2
-    sums: np.ndarray  # (C, d) sum of r f, float64
+    sums: np.ndarray  # (C, d) sum of r f, float32
 
     def __add__(self, other: Shares) -> Shares:
         return Shares(self.mass + other.mass, self.squares + other.squares, self.sums + other.sums)
 
-    @property
+    def __sub__(self, other: Shares) -> Shares:
+        """The shares without some of the samples that they are made of."""
+        return Shares(
+            np.maximum(self.mass - other.mass, 0.0),
+            np.maximum(self.squares - other.squares, 0.0),
+            self.sums - other.sums,
+        )
+
+    @cached_property
     def seen(self) -> np.ndarray:
         return self.mass > LEAST_MASS
 
-    @property
+    @cached_property
     def means(self) -> np.ndarray:
-        """(C, d); zeros for classes that are not seen."""
-        means: np.ndarray = self.sums / np.maximum(self.mass, LEAST_MASS)[:, None]
-        means[~self.seen] = 0.0
+        """(S, d) of the classes that are seen."""
+        mass = self.mass[self.seen].astype(np.float32)
+        means: np.ndarray = self.sums[self.seen] / mass[:, None]
         return means
 
 
@@ -56,12 +66,11 @@ class Covariance:
     @classmethod
     def within(cls, second_moments: np.ndarray, shares: Shares) -> Covariance | None:
         """The covariance around the class means; None where there is no scatter."""
-        seen = shares.seen
-        mass, means = shares.mass[seen], shares.means[seen]
-        freedom = float(mass.sum() - (shares.squares[seen] / mass).sum())
+        mass, squares = shares.mass[shares.seen], shares.squares[shares.seen]
+        freedom = float(mass.sum() - (squares / mass).sum())
         if freedom <= 0.5:
             return None
-        weighted = (means * np.sqrt(mass)[:, None]).astype(np.float32)
+        weighted = shares.means * np.sqrt(mass).astype(np.float32)[:, None]
         matrix = (second_moments - weighted.T @ weighted) / freedom
         trace = float(np.trace(matrix))
         if trace <= 1e-8:  # copies of one sample, up to rounding
@@ -96,10 +105,9 @@ class Mixture:
         seen, n = shares.seen, shares.mass
         if covariance is None or seen.sum() < 2:
             return None
-        means = shares.means
-        centre = means[seen].mean(axis=0)
-        spread = (means - centre).astype(np.float32)
-        spread[~seen] = 0.0
+        centre = shares.means.mean(axis=0, dtype=np.float64).astype(np.float32)
+        spread = np.zeros_like(text)
+        spread[seen] = shares.means - centre
         text = text - text[seen].mean(axis=0)
         # Squared lengths and products of (mu_k - g) and t_k: all that slope and kappa need.
         lengths, along, texts = (
@@ -112,13 +120,13 @@ class Mixture:
         variance = float(n[seen] @ around[seen] / n[seen].sum())
         kappa = covariance.trace / max(variance, LEAST_SPREAD * covariance.trace)
         precision = n + kappa
-        posterior = spread * (n / precision)[:, None].astype(np.float32)
-        posterior += text * (kappa * slope / precision)[:, None].astype(np.float32)
+        spread *= (n / precision)[:, None].astype(np.float32)
+        text *= (kappa * slope / precision)[:, None].astype(np.float32)
+        posterior = spread + text
         weights = posterior @ covariance.inverse
         # tr(A S) / (2 (n_k + kappa)) gives back what a class loses on its own samples because its
         # mean is known only so well.
         bias = 0.5 * (covariance.overlap / precision - np.vecdot(weights, posterior))
-        centre = centre.astype(np.float32)
         bias = (bias - weights @ centre).astype(np.float32)
         return cls(weights, bias, centre, n, float(slope), float(kappa))
 
@@ -136,11 +144,16 @@ class Mixture:
         return scores
 
 
-def second_moments(rows: np.ndarray) -> np.ndarray:
-    """(d, d) float64: the sum of f f^T. Products are float32, their sums float64."""
-    total = np.zeros((rows.shape[1], rows.shape[1]))
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        block = rows[start : start + _BLOCK_ROWS]
+def second_moments(rows: Fetch, count: int, weights: np.ndarray) -> np.ndarray:
+    """(d, d) float64: the weighted sum of f f^T over `count` rows, which are fetched in blocks.
+
+    Products are float32, their sums float64.
+    """
+    width = rows(np.empty(0, np.int64)).shape[1]
+    total, roots = np.zeros((width, width)), np.sqrt(weights).astype(np.float32)
+    for start in range(0, count, _BLOCK_ROWS):
+        some = np.arange(start, min(start + _BLOCK_ROWS, count))
+        block = rows(some) * roots[some, None]
         total += block.T @ block
     return total
 
@@ -149,7 +162,7 @@ def share_out(rows: np.ndarray, responsibilities: np.ndarray) -> Shares:
     """Shares of rows (n, d) under dense responsibilities (n, C)."""
     mass = responsibilities.sum(axis=0, dtype=np.float64)
     squares = np.square(responsibilities).sum(axis=0, dtype=np.float64)
-    return Shares(mass, squares, (responsibilities.T @ rows).astype(np.float64))
+    return Shares(mass, squares, responsibilities.T @ rows)
 
 
 def share_out_options(
@@ -159,29 +172,27 @@ def share_out_options(
     where = options.reshape(-1)
     mass = np.bincount(where, share.reshape(-1), classes)
     squares = np.bincount(where, share.reshape(-1) ** 2, classes)
-    sums = np.zeros((classes, rows.shape[1]))
+    sums = np.zeros((classes, rows.shape[1]), np.float32)
     for column in range(options.shape[1]):
-        some = np.flatnonzero(share[:, column])
-        sums += segment_sums(rows[some], options[some, column], share[some, column], classes)
+        add_segments(sums, rows, options[:, column], share[:, column])
     return Shares(mass, squares, sums)
 
 
-def segment_sums(
-    rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, classes: int
-) -> np.ndarray:
-    """(C, d) weighted sums of the rows of each class, in time that C does not enter."""
-    sums = np.zeros((classes, rows.shape[1]))
+def add_segments(
+    sums: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> None:
+    """Add weighted rows to the sums (C, d) of their classes, in time that C does not enter."""
     if len(rows) == 0:
-        return sums
-    order = np.argsort(labels, kind="stable")
-    ordered = labels[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    weighted = rows[order] * weights[order].astype(np.float32)[:, None]
-    sums[ordered[starts]] = np.add.reduceat(weighted, starts, axis=0)
-    return sums
+        return
+    if (labels[1:] < labels[:-1]).any():
+        order = np.argsort(labels, kind="stable")
+        rows, labels, weights = rows[order], labels[order], weights[order]
+    starts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1]))
+    weighted = rows * weights.astype(np.float32)[:, None]
+    sums[labels[starts]] += np.add.reduceat(weighted, starts, axis=0)
 
 
-def class_prior(logits: np.ndarray, prior: np.ndarray, rounds: int = 10) -> np.ndarray:
+def class_prior(logits: np.ndarray, rounds: int = 10) -> np.ndarray:
     """How often each class occurs, from (n, C) logits of a uniform sample, by EM.
 
     The counts have a symmetric Dirichlet prior whose strength they choose themselves: where they
@@ -189,8 +200,10 @@ def class_prior(logits: np.ndarray, prior: np.ndarray, rounds: int = 10) -> np.n
     """
     likelihood = np.exp(logits - logits.max(axis=1, keepdims=True))  # (n, C)
     n, classes = likelihood.shape
+    prior = np.full(classes, 1.0 / classes)
     for _ in range(rounds):
-        counts = prior * (likelihood.T @ (1.0 / (likelihood @ prior)))
+        total = likelihood @ prior.astype(np.float32)
+        counts = prior * (likelihood.T @ (1.0 / total))
         strength = _dirichlet_strength(counts)
         prior = (counts + strength) / (n + strength * classes)
     return prior

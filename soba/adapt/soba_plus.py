@@ -30,7 +30,7 @@ import numpy as np
 
 from soba.adapt._arrays import Array, Batch, ClipScores, read_batch, softmax, to_host
 from soba.adapt._evidence import POWER, SURE, Evidence, candidate_type
-from soba.adapt._mixture import LEAST_MASS, Mixture
+from soba.adapt._mixture import LEAST_MASS
 from soba.adapt._schedule import Refresh
 from soba.adapt._temperature import temperature_for
 from soba.adapt.base import whole
@@ -41,10 +41,10 @@ from soba.adapt.sample import UniformSample
 from soba.adapt.stream import TWIN_TOLERANCE
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
-WEIGHT = 0.8  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
+WEIGHT = 1.0  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
 ENOUGH_DOUBT = 0.35  # mean doubt of CLIP from which on the weight is whole
 SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 10.0, 0.25, 8.0
-KNOWN = 0.25  # of the best evidence of any class, for a class to be known
+KNOWN = 0.35  # of the best evidence of any class, for a class to be known
 GAPS = 24  # refreshes within a horizon, at least
 CALIBRATED_BY = 256  # samples at most
 LEEWAY = 3.0  # how far above CLIP's confidence, in units of how far its agreement is
@@ -225,7 +225,7 @@ class SOBAPlus(PrototypeAdapter):
     def _growth(self) -> dict[str, int | None]:
         # Early, since a wrong weight does little harm while the queue is empty; often, since in a
         # stream sorted by class the statistics know nothing of the class that comes.
-        growth: dict[str, int | None] = {"first": max(16, self.n_classes // 8), "percent": 33}
+        growth: dict[str, int | None] = {"first": max(16, self.n_classes // 2), "percent": 40}
         if self.horizon is not None:  # forgetting shows at a refresh
             gap = max(1, self.horizon // GAPS)
             growth["max_gap"] = gap if self.max_gap is None else min(gap, self.max_gap)
@@ -284,18 +284,19 @@ class SOBAPlus(PrototypeAdapter):
         model, covariance = fitted
         by_class = evidence.by_class(model.mass) ** POWER
         known = by_class >= KNOWN * by_class.max()
+        scores = model.score(evidence.drawn)
         statistics = {
             "prototypes": model.weights,
             "bias": model.bias,
             "evidence": by_class.astype(np.float32),
             "unknown": np.where(known, np.float32(0.0), _NEVER),
-            "weighing": _weighing(evidence, model, known),
+            "weighing": _weighing(evidence, scores, known),
             "centre": model.centre,
             "mass": model.mass,
             "model": np.array([model.slope, model.kappa]),
             "inverse": covariance.inverse,
         }
-        return statistics | _calibration(evidence, model, statistics)
+        return statistics | _calibration(evidence, scores, statistics)
 
     def _score(self, batch: Batch, features: Array) -> Array:
         scores = self._linear(batch, features)
@@ -306,11 +307,11 @@ class SOBAPlus(PrototypeAdapter):
         return _weighed(batch.xp, scores, given | {"weighing": self.statistics_["weighing"]})
 
 
-def _weighing(evidence: Evidence, model: Mixture, known: np.ndarray) -> np.ndarray:
+def _weighing(evidence: Evidence, scores: np.ndarray, known: np.ndarray) -> np.ndarray:
     """What decides the weight of an answer: [weight, spread, and quantiles of max G]."""
-    doubt = 1.0 - softmax(np, evidence.clip).max(axis=1).mean()
+    doubt = 1.0 - float(evidence.drawn_confidence.mean())
     unknown = np.where(known, np.float32(0.0), _NEVER)
-    scores = model.score(evidence.drawn) + unknown
+    scores = scores + unknown
     answered, by_clip = scores.argmax(axis=1), (evidence.clip + unknown).argmax(axis=1)
     spread = (_perplexity(answered) / _perplexity(by_clip)) ** SPREAD_POWER
     return np.array(
@@ -323,7 +324,7 @@ def _weighing(evidence: Evidence, model: Mixture, known: np.ndarray) -> np.ndarr
 
 
 def _calibration(
-    evidence: Evidence, model: Mixture, statistics: dict[str, np.ndarray]
+    evidence: Evidence, scores: np.ndarray, statistics: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The temperature, and the accuracies to be expected under it, from the uniform sample.
 
@@ -331,10 +332,10 @@ def _calibration(
     tells whether CLIP is too sure of itself. Where it agrees less often than it is sure, adapted
     answers are no surer than CLIP; where it agrees more often, they may be surer.
     """
-    clip, scores = evidence.clip[:CALIBRATED_BY], model.score(evidence.drawn[:CALIBRATED_BY])
+    clip, scores = evidence.clip[:CALIBRATED_BY], scores[:CALIBRATED_BY]
     answers = clip.argmax(axis=1)
     agree = float((answers == (scores + statistics["unknown"]).argmax(axis=1)).mean())
-    sure = float(softmax(np, clip).max(axis=1).mean())
+    sure = float(evidence.drawn_confidence[:CALIBRATED_BY].mean())
     adapted = clip + _weighed(np, scores, statistics)
     temperature = temperature_for(adapted, sure + LEEWAY * max(agree - sure, 0.0))
     chances = softmax(np, adapted / np.float32(temperature))
