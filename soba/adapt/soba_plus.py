@@ -33,6 +33,7 @@ from soba.adapt.card import Card
 from soba.adapt.queue import EntropyQueue
 from soba.adapt.queue_adapter import PrototypeAdapter
 from soba.adapt.stream import TWIN_TOLERANCE
+from soba.adapt.transduction import transduce
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
 SHRINKAGE = 10.0  # eps: the queue holds sure samples only, and fewer than dimensions
@@ -127,6 +128,24 @@ class SOBAPlus(PrototypeAdapter):
             temperature=temperature,
             probabilities=softmax(np, total),
         )
+
+    def transduce(self, features: Array, *, rounds: int = 20, out: Array | None = None) -> Array:
+        """Logits (n, C) of a whole set at once, where the order means nothing; changes nothing.
+
+        `rounds` of EM at most, fewer where nothing moves any more; 0 gives CLIP's logits. What was
+        learned from streams does not enter. Features may be memory-mapped: they are read in blocks,
+        once a round and once to score, and only the logits are as long as they; `out`, an array
+        (n, C) that takes these, may be memory-mapped as well. :mod:`soba.adapt.transduction` has
+        the formulas. O(n C d) a round, as much as three of zero-shot.
+
+        >>> from soba.testing import example_stream
+        >>> images, labels, text = example_stream(n=400)
+        >>> logits = SOBAPlus(text, logit_scale=20.0).transduce(images)
+        >>> zero_shot = (images @ text.T).argmax(axis=1)
+        >>> int((zero_shot == labels).sum()), int((logits.argmax(axis=1) == labels).sum())
+        (375, 399)
+        """
+        return transduce(self._scaled_text, features, rounds, out)
 
     def merge(self, other: Self) -> Self:
         """As for other adapters; with a horizon it raises ValueError.
