@@ -142,12 +142,12 @@ def em_update(statistics: EMStatistics, model: EMModel) -> EMModel:
         raise ValueError("neither the statistics nor the model know the scatter")
     measured = EMModel(model.text, scatter=scatter, doubt=doubt)
     mass, seen = statistics.mass, statistics.mass > LEAST_MASS
-    freedom = mass.sum() - (statistics.squares[seen] / mass[seen]).sum()
+    shares = np.maximum(mass, 1e-30)  # of a class without any image all sums are 0
+    freedom = mass.sum() - (statistics.squares / shares).sum()
     if seen.sum() < 2 or freedom <= 0.5:
         return measured
-    means = np.zeros_like(statistics.sums)
-    means[seen] = statistics.sums[seen] / mass[seen, None]
-    covariance = (scatter - (means * mass[:, None]).T @ means) / freedom
+    means = statistics.sums / shares[:, None]
+    covariance = (scatter - statistics.sums.T @ means) / freedom
     trace = float(np.trace(covariance))
     if trace <= LEAST_SCATTER:
         return measured
@@ -178,7 +178,7 @@ def _posterior(
     """The centre g (d,), the posterior means around it (C, d) and their precisions (C,)."""
     mass = statistics.mass
     centre = means[seen].mean(axis=0)
-    spread = np.where(seen[:, None], means - centre, 0.0)
+    spread = means - centre  # of a class without any image it will count as nothing
     directions = text.astype(np.float64)
     directions = directions - directions[seen].mean(axis=0)
     along, lengths = np.vecdot(spread, directions), np.vecdot(directions, directions)

@@ -7,7 +7,7 @@ import torch
 from conftest import REAL_DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_em import prior_of, transduced
+from reference_em import prior_of, shares_of, step, transduced
 from rounding import assert_same_logits
 
 import soba
@@ -64,6 +64,21 @@ def test_doubt_below_the_bar_counts():
     model = em_fit(sharp._scaled_text, images, rounds=1)
     assert 0.01 < model.doubt < 0.2
     assert_same_logits(ours, transduced(images, TEXT, 40.0, 3))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_any_shares_make_the_model_of_the_formulas(sign):
+    """Shares that no EM would come to: against the text, and a class with next to none."""
+    images, z = IMAGES[:60].astype(float), zero_shot(IMAGES[:60])
+    r = shares_of(sign * z)
+    r[:, 5] = 0.02 / 60
+    r /= r.sum(axis=1, keepdims=True)
+    statistics = EMStatistics(
+        60, 60 * 0.2, r.sum(axis=0), (r**2).sum(axis=0), r.T @ images, images.T @ images
+    )
+    assert statistics.mass[5] < 0.05
+    ours = em_update(statistics, EMModel(SCALED)).logits(read_batch(IMAGES[:60], 20))
+    assert_same_logits(ours, step(images, TEXT.astype(float), z, r, 0.2, first=True))
 
 
 @pytest.mark.parametrize(
@@ -214,6 +229,13 @@ def test_one_image_and_copies_of_it_are_clips():
     one = ADAPTER.transduce(IMAGES[0])
     assert one.shape == (6,)
     assert_same_logits(one[None], zero_shot(IMAGES[:1]))
+
+
+def test_copies_that_rounded_have_no_scatter():
+    rng = np.random.default_rng(0)
+    images = np.repeat(IMAGES[:1], 50, axis=0) + 1e-5 * rng.normal(size=(50, 20))
+    assert em_fit(SCALED, images).gaussians is None
+    assert em_fit(SCALED, images + 0.1 * rng.normal(size=(50, 20))).gaussians is not None
 
 
 def test_no_image_and_one_class():

@@ -38,18 +38,19 @@ def step(images, text, z, r, doubt, first):
     mass = [sum(r[i, k] for i in range(n)) for k in range(C)]
     squares = [sum(r[i, k] ** 2 for i in range(n)) for k in range(C)]
     seen = [k for k in range(C) if mass[k] > 0.05]
-    mu = {k: sum(r[i, k] * images[i] for i in range(n)) / mass[k] for k in seen}
+    some = [k for k in range(C) if mass[k] > 0]
+    mu = {k: sum(r[i, k] * images[i] for i in range(n)) / mass[k] for k in some}
     S = np.zeros((d, d))
     for i in range(n):
-        for k in seen:
+        for k in some:
             S += r[i, k] * np.outer(images[i] - mu[k], images[i] - mu[k])
-    S /= sum(mass) - sum(squares[k] / mass[k] for k in seen)
+    S /= sum(mass) - sum(squares[k] / mass[k] for k in some)
     A = np.linalg.inv(S + np.trace(S @ S) / np.trace(S) * np.eye(d))
     D = np.trace(A @ S)
 
     g = sum(mu[k] for k in seen) / len(seen)
     t = text - sum(text[k] for k in seen) / len(seen)
-    gaps = {k: mu[k] - g for k in seen}
+    gaps = {k: mu[k] - g for k in some}
     slope = sum(mass[k] * gaps[k] @ t[k] for k in seen) / sum(mass[k] * t[k] @ t[k] for k in seen)
     slope = max(slope, 0.0)
     variance = sum(
