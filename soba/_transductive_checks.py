@@ -107,7 +107,7 @@ def check_transduce_bad_input(case: Case) -> None:
         case.array(good[0]),  # not a set
     ):
         raises((ValueError, TypeError), adapter.transduce, bad)
-    for rounds in (0, -1, 1.5, True):
+    for rounds in (-1, 1.5, True):
         raises((ValueError, TypeError), adapter.transduce, case.array(good), rounds=rounds)
     for out in (
         case.array(np.zeros((3, 6))),

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from soba._files import load_checked
+from soba.adapt._arrays import Batch, softmax
 from soba.adapt.base import Adapter
+from soba.adapt.soba_plus import SOBAPlus
 from soba.adapt.stream import StreamAdapter
+from soba.adapt.transduction import em_fit
 from soba.answers import Answer
 from soba.encode.prompts import classifier as text_classifier
 from soba.encode.prompts import templates as read_templates
@@ -26,7 +29,6 @@ from soba.registry import adapter_class, card, create_adapter, list_methods
 if TYPE_CHECKING:  # these need Pillow, which adapters on features do without
     from soba.encode.encoder import Encoder
     from soba.encode.features import Encoded
-    from soba.encode.images import Picture
 
 Templates = str | os.PathLike[str] | Sequence[str]
 
@@ -93,7 +95,13 @@ class Classifier:
     # Answers ----------------------------------------------------------------------------------
 
     def classify(
-        self, images: Any, *, learn: bool = True, batch: int = 64, top: int = 3
+        self,
+        images: Any,
+        *,
+        learn: bool = True,
+        batch: int = 64,
+        top: int = 3,
+        transductive: bool = False,
     ) -> Iterator[Answer]:
         """Answer images in their order; each is learned from, then scored.
 
@@ -110,6 +118,9 @@ class Classifier:
             ahead, so take 1 for images that are still to come, such as a camera's.
         top
             Candidates in each answer.
+        transductive
+            True: encode all images first, then answer each in the light of all the others; learns
+            nothing, and what was learned does not enter. Holds all features. SOBA+ only.
 
         An image that cannot be read is answered with its `error`. One that was learned from
         before, in whatever run and under whatever name, is not learned from again.
@@ -117,6 +128,9 @@ class Classifier:
         for name, value in (("batch", batch), ("top", top)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        if transductive:
+            check_method(self.adapter.name, transductive=True)
+            return self._transduced(images, batch, min(top, len(self.names)))
         return self._answers(images, learn, batch, min(top, len(self.names)))
 
     def with_classes(self, names: Iterable[str], *, templates: Templates | None = None) -> Self:
@@ -183,37 +197,49 @@ class Classifier:
     # Inside -----------------------------------------------------------------------------------
 
     def _answers(self, images: Any, learn: bool, batch: int, top: int) -> Iterator[Answer]:
+        for part in self._encoded(images, batch):
+            yield from self._answered(part, self._logits(part, learn), top)
+
+    def _transduced(self, images: Any, batch: int, top: int) -> Iterator[Answer]:
+        """The answers once all images are encoded; a picture that comes twice counts once."""
+        parts = [part.without_images() for part in self._encoded(images, batch)]
+        ids = np.array([picture.content_id for part in parts for picture in part.read], np.int64)
+        rows = [np.empty((0, self.adapter.dim), np.float32), *(part.features for part in parts)]
+        _, first = np.unique(ids, return_index=True)
+        text = self.adapter.text_features * np.float32(self.adapter.logit_scale)
+        features = np.concatenate(rows)
+        model = em_fit(text, features if len(first) == len(ids) else features[np.sort(first)])
+        del features, rows  # the parts have them, too
+        for part in parts:
+            yield from self._answered(part, model.logits(Batch(np, part.features, False)), top)
+
+    def _encoded(self, images: Any, batch: int) -> Iterator[Encoded]:
         from soba.encode.features import encode_stream
         from soba.encode.images import list_images
 
-        for part in encode_stream(self.encoder, list_images(images), batch=batch):
-            yield from self._answered(part, learn, top)
+        return encode_stream(self.encoder, list_images(images), batch=batch)
 
-    def _answered(self, part: Encoded, learn: bool, top: int) -> list[Answer]:
+    def _answered(self, part: Encoded, logits: np.ndarray, top: int) -> list[Answer]:
         """The answers to one batch, in its order."""
-        pictures: Sequence[Picture] = part.images
         answers = {
-            index: Answer(pictures[index - part.start].name, error=why)
+            index: Answer(part.images[index - part.start].name, error=why)
             for index, why in part.broken.items()
         }
-        if len(part.indices):
-            read = [pictures[index - part.start] for index in part.indices]
-            shares = _softmax(self._logits(part.features, read, learn))
-            text = self.adapter.text_features.T
-            plain = _softmax(part.features @ text * np.float32(self.adapter.logit_scale))
-            for row, index in enumerate(part.indices):
-                answers[int(index)] = self._answer(read[row].name, shares[row], plain[row], top)
+        text = self.adapter.text_features.T * np.float32(self.adapter.logit_scale)
+        scored = zip(part.read, softmax(np, logits), softmax(np, part.features @ text), strict=True)
+        for index, (picture, shares, plain) in zip(part.indices, scored, strict=True):
+            answers[int(index)] = self._answer(picture.name, shares, plain, top)
         return [answers[index] for index in sorted(answers)]
 
-    def _logits(self, features: np.ndarray, pictures: list[Picture], learn: bool) -> np.ndarray:
-        if not learn:
-            return np.asarray(self.adapter.logits(features))
-        ids = np.array([picture.content_id for picture in pictures], np.int64)
+    def _logits(self, part: Encoded, learn: bool) -> np.ndarray:
+        if not learn or not len(part.features):
+            return np.asarray(self.adapter.logits(part.features))
+        ids = np.array([picture.content_id for picture in part.read], np.int64)
         # The same picture may come twice in one batch, under two names.
         _, first, again = np.unique(ids, return_index=True, return_inverse=True)
         order = np.sort(first)
         position = np.searchsorted(order, first)[again]
-        return np.asarray(self.adapter.adapt(features[order], ids=ids[order]))[position]
+        return np.asarray(self.adapter.adapt(part.features[order], ids=ids[order]))[position]
 
     def _answer(self, image: str, shares: np.ndarray, plain: np.ndarray, top: int) -> Answer:
         best = np.argsort(-shares, kind="stable")[:top]
@@ -320,8 +346,8 @@ def load(
         raise ValueError(f"{path}: {error}") from error
 
 
-def check_method(name: str) -> None:
-    """Refuse a method that does not learn from a stream of single images."""
+def check_method(name: str, *, transductive: bool = False) -> None:
+    """Refuse a method that does not learn from a stream of single images, or answer a set."""
     if not _learns_from_a_stream(name):
         others = ", ".join(filter(_learns_from_a_stream, list_methods()))
         needs = card(name).needs_in_words
@@ -331,6 +357,8 @@ def check_method(name: str) -> None:
             f"{name} needs {needs}; images are classified by methods that "
             f"learn from the stream: {others}"
         )
+    if transductive and name != SOBAPlus.card.name:
+        raise ValueError(f"{name} does not answer a set at once; {SOBAPlus.card.name} does")
 
 
 def _learns_from_a_stream(name: str) -> bool:
@@ -369,9 +397,3 @@ def _checked_words(note: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError(f"{key} is missing from what was noted with the state")
     return tuple(words)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    total: np.ndarray = shares / shares.sum(axis=-1, keepdims=True)
-    return total

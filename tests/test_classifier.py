@@ -1,4 +1,5 @@
 import copy
+import gc
 import itertools
 import os
 import pickle
@@ -7,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
@@ -25,6 +27,7 @@ from soba.answers import write_answers
 from soba.cli import classify as command
 from soba.datasets.icons import icons
 from soba.encode import source
+from soba.testing import assert_same_state
 
 NAMES = icons("source", per_class=1).class_names[:4]
 
@@ -263,6 +266,92 @@ def test_a_broken_image_is_an_answer_and_not_the_end(classifier, files, tmp_path
     assert "(2, 5, 7)" in answers[4].error
     assert "between 0, black, and 1, white" in answers[7].error
     assert "int64" in answers[8].error
+
+
+# All at once ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unsure(tiny):
+    """A classifier by random text: one that has doubts, so that the others' images matter."""
+    text = np.random.default_rng(0).normal(size=(4, tiny.width))
+    adapter = soba.SOBAPlus(text, logit_scale=tiny.logit_scale)
+    return soba.Classifier(tiny, NAMES, method=adapter, templates=())
+
+
+def test_transductive_answers_are_those_of_the_whole_set(unsure, tiny, files):
+    before = unsure.adapter.state()
+    answers = list(unsure.classify(files, transductive=True, batch=5))
+    assert_same_state(unsure.adapter.state(), before)
+    assert [answer.image for answer in answers] == files
+    rows = np.concatenate(
+        [tiny.encode_pixels(tiny.preprocess(Image.open(file))[None]) for file in files]
+    )
+    logits = unsure.adapter.transduce(rows)
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    plain = list(unsure.classify(files, learn=False))
+    for answer, share, zero_shot in zip(answers, shares, plain, strict=True):
+        assert answer.probability == pytest.approx(share.max(), abs=1e-3)
+        assert dict(answer.top)[NAMES[share.argmax()]] == pytest.approx(share.max(), abs=1e-3)
+        assert answer.zero_shot == zero_shot.zero_shot
+        assert answer.zero_shot_probability == pytest.approx(
+            zero_shot.zero_shot_probability, abs=1e-4
+        )
+    assert any(
+        answer.probability != pytest.approx(answer.zero_shot_probability, abs=1e-3)
+        for answer in answers
+    )
+
+
+def test_transductive_order_batches_and_copies_do_not_matter(unsure, files):
+    whole = list(unsure.classify(files, transductive=True))
+    turned = list(unsure.classify(files[::-1], transductive=True, batch=7))
+    alike(turned[::-1], whole)
+    twice = list(unsure.classify(files * 2, transductive=True))
+    alike(twice[: len(files)], whole)
+    alike(twice[len(files) :], whole)
+
+
+def test_transductive_broken_images_are_answers_in_their_place(unsure, files, tmp_path):
+    torn = tmp_path / "torn.png"
+    torn.write_bytes(b"torn")
+    given = [torn, *files[:5], None, torn, *files[5:9], torn]
+    answers = list(unsure.classify(given, transductive=True, batch=2))
+    assert [bool(answer.error) for answer in answers] == [
+        not (isinstance(one, str) and one in files) for one in given
+    ]
+    alike(
+        [answer for answer in answers if not answer.error],
+        list(unsure.classify(files[:9], transductive=True)),
+    )
+    assert answers[0] == soba.Answer(str(torn), error="not an image of a known format")
+    broken = list(unsure.classify([torn, None], transductive=True))
+    assert len(broken) == 2 and all(answer.error for answer in broken)
+    assert list(unsure.classify([], transductive=True)) == []
+
+
+def test_transductive_holds_no_pictures(unsure):
+    alive = []
+
+    def drawn():
+        for shade in range(40):
+            picture = Image.new("RGB", (32, 32), (shade, 90, 200 - shade))
+            alive.append(weakref.ref(picture))
+            yield picture
+
+    answers = unsure.classify(drawn(), transductive=True, batch=4)
+    assert next(answers).image == "image 0"
+    gc.collect()
+    assert sum(picture() is not None for picture in alive) < 20
+
+
+def test_transductive_is_for_methods_that_can(tiny, files):
+    for method in ("soba", "zero-shot"):
+        with pytest.raises(
+            ValueError, match=rf"{method} does not answer a set at once; soba\+ does"
+        ):
+            soba.Classifier(tiny, NAMES, method=method).classify(files, transductive=True)
 
 
 # Classes, merging, copies -----------------------------------------------------------------------

@@ -13,11 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from soba.adapt._statistics import inverse
-from soba.adapt.queue import Fetch
 
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
-_BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -144,18 +142,11 @@ class Mixture:
         return scores
 
 
-def second_moments(rows: Fetch, count: int, weights: np.ndarray) -> np.ndarray:
-    """(d, d) float64: the weighted sum of f f^T over `count` rows, which are fetched in blocks.
-
-    Products are float32, their sums float64.
-    """
-    width = rows(np.empty(0, np.int64)).shape[1]
-    total, roots = np.zeros((width, width)), np.sqrt(weights).astype(np.float32)
-    for start in range(0, count, _BLOCK_ROWS):
-        some = np.arange(start, min(start + _BLOCK_ROWS, count))
-        block = rows(some) * roots[some, None]
-        total += block.T @ block
-    return total
+def second_moments(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(d, d): the weighted sum of f f^T over rows (n, d)."""
+    weighted = rows * np.sqrt(weights).astype(np.float32)[:, None]
+    moments: np.ndarray = weighted.T @ weighted
+    return moments
 
 
 def share_out(rows: np.ndarray, responsibilities: np.ndarray) -> Shares:

@@ -12,9 +12,9 @@ def temperature_for(logits: np.ndarray, confidence: float) -> float:
 
     1 where it is no larger to begin with: logits are cooled, never sharpened.
 
-    >>> logits = np.array([[4.0, 0.0], [0.0, 2.0]])
-    >>> round(temperature_for(logits, 0.8), 3)
-    2.018
+    >>> logits = np.array([[4.0, 0.0], [0.0, 4.0]])
+    >>> round(temperature_for(logits, 0.8), 3), temperature_for(logits, 0.99)
+    (2.885, 1.0)
     """
     below = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64)
 

@@ -29,26 +29,19 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from soba.adapt._arrays import Array, Batch, ClipScores, read_batch, softmax, to_host
-from soba.adapt._evidence import POWER, SURE, Evidence, candidate_type
+from soba.adapt._evidence import SURE, Evidence, candidate_type
 from soba.adapt._mixture import LEAST_MASS
 from soba.adapt._schedule import Refresh
-from soba.adapt._temperature import temperature_for
+from soba.adapt._weighing import strength, weighed, weighed_by
 from soba.adapt.base import whole
 from soba.adapt.card import Card
 from soba.adapt.queue import EntropyQueue
 from soba.adapt.queue_adapter import PrototypeAdapter
 from soba.adapt.sample import UniformSample
 from soba.adapt.stream import TWIN_TOLERANCE
+from soba.adapt.transduction import transduce
 
-# No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
-WEIGHT = 1.0  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
-ENOUGH_DOUBT = 0.35  # mean doubt of CLIP from which on the weight is whole
-SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 10.0, 0.25, 8.0
-KNOWN = 0.35  # of the best evidence of any class, for a class to be known
 GAPS = 24  # refreshes within a horizon, at least
-CALIBRATED_BY = 256  # samples at most
-LEEWAY = 3.0  # how far above CLIP's confidence, in units of how far its agreement is
-_NEVER = np.float32(-1e30)  # added to the score of a class that is not to win
 
 
 class SOBAPlus(PrototypeAdapter):
@@ -82,7 +75,7 @@ class SOBAPlus(PrototypeAdapter):
     >>> zero_shot = (stream @ text.T).argmax(axis=1)
     >>> adapted = adapter.adapt(stream).argmax(axis=1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
-    (375, 389)
+    (375, 393)
     """
 
     _young: int
@@ -125,7 +118,7 @@ class SOBAPlus(PrototypeAdapter):
         x = features[0] - statistics["centre"]
         scores = features[0] @ statistics["prototypes"].T + statistics["bias"]
         best = (scores + statistics["unknown"]).max()
-        weight = float(_strength(np, best, statistics["weighing"]))
+        weight = float(strength(np, best, statistics["weighing"]))
         evidence = weight * statistics["evidence"]
         known = statistics["mass"] > LEAST_MASS
         text = self.text_features - self.text_features[known].mean(axis=0)
@@ -157,6 +150,24 @@ class SOBAPlus(PrototypeAdapter):
         if statistics is None:
             return None
         return ExpectedAccuracy(*map(float, statistics["expected"]))
+
+    def transduce(self, features: Array, *, rounds: int = 20, out: Array | None = None) -> Array:
+        """Logits (n, C) of a whole set at once, where the order means nothing; changes nothing.
+
+        `rounds` of EM at most, fewer where nothing moves any more; 0 gives CLIP's logits. What was
+        learned from streams does not enter. Features may be memory-mapped: they are read in blocks,
+        once a round and once to score, and only the logits are as long as they; `out`, an array
+        (n, C) that takes these, may be memory-mapped as well. :mod:`soba.adapt.transduction` has
+        the formulas. O(n C d) a round, as much as three of zero-shot.
+
+        >>> from soba.testing import example_stream
+        >>> images, labels, text = example_stream(n=400)
+        >>> logits = SOBAPlus(text, logit_scale=20.0).transduce(images)
+        >>> zero_shot = (images @ text.T).argmax(axis=1)
+        >>> int((zero_shot == labels).sum()), int((logits.argmax(axis=1) == labels).sum())
+        (375, 399)
+        """
+        return transduce(self._scaled_text, features, rounds, out)
 
     def merge(self, other: Self) -> Self:
         """As for other adapters; with a horizon it raises ValueError.
@@ -282,21 +293,14 @@ class SOBAPlus(PrototypeAdapter):
         if fitted is None:
             return None
         model, covariance = fitted
-        by_class = evidence.by_class(model.mass) ** POWER
-        known = by_class >= KNOWN * by_class.max()
-        scores = model.score(evidence.drawn)
-        statistics = {
+        return {
             "prototypes": model.weights,
             "bias": model.bias,
-            "evidence": by_class.astype(np.float32),
-            "unknown": np.where(known, np.float32(0.0), _NEVER),
-            "weighing": _weighing(evidence, scores, known),
             "centre": model.centre,
             "mass": model.mass,
             "model": np.array([model.slope, model.kappa]),
             "inverse": covariance.inverse,
-        }
-        return statistics | _calibration(evidence, scores, statistics)
+        } | weighed_by(evidence, model.mass, model.score(evidence.drawn))
 
     def _score(self, batch: Batch, features: Array) -> Array:
         scores = self._linear(batch, features)
@@ -304,71 +308,7 @@ class SOBAPlus(PrototypeAdapter):
         names = ("evidence", "unknown")
         given = {name: self._statistic(name, batch) for name in names}
         assert self.statistics_ is not None
-        return _weighed(batch.xp, scores, given | {"weighing": self.statistics_["weighing"]})
-
-
-def _weighing(evidence: Evidence, scores: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """What decides the weight of an answer: [weight, spread, and quantiles of max G]."""
-    doubt = 1.0 - float(evidence.drawn_confidence.mean())
-    unknown = np.where(known, np.float32(0.0), _NEVER)
-    scores = scores + unknown
-    answered, by_clip = scores.argmax(axis=1), (evidence.clip + unknown).argmax(axis=1)
-    spread = (_perplexity(answered) / _perplexity(by_clip)) ** SPREAD_POWER
-    return np.array(
-        [
-            WEIGHT * min(1.0, doubt / ENOUGH_DOUBT),
-            np.clip(spread, LEAST_SPREAD, MOST_SPREAD),
-            *np.quantile(scores.max(axis=1), (0.1, 0.25, 0.5)),
-        ]
-    )
-
-
-def _calibration(
-    evidence: Evidence, scores: np.ndarray, statistics: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The temperature, and the accuracies to be expected under it, from the uniform sample.
-
-    How often CLIP agrees with the Gaussians, which are no surer of its answers for its being sure,
-    tells whether CLIP is too sure of itself. Where it agrees less often than it is sure, adapted
-    answers are no surer than CLIP; where it agrees more often, they may be surer.
-    """
-    clip, scores = evidence.clip[:CALIBRATED_BY], scores[:CALIBRATED_BY]
-    answers = clip.argmax(axis=1)
-    agree = float((answers == (scores + statistics["unknown"]).argmax(axis=1)).mean())
-    sure = float(evidence.drawn_confidence[:CALIBRATED_BY].mean())
-    adapted = clip + _weighed(np, scores, statistics)
-    temperature = temperature_for(adapted, sure + LEEWAY * max(agree - sure, 0.0))
-    chances = softmax(np, adapted / np.float32(temperature))
-    expected = [chances[np.arange(len(answers)), answers].mean(), chances.max(axis=1).mean()]
-    return {
-        "temperature": np.array([temperature]),
-        "expected": np.array(expected, np.float64),
-    }
-
-
-def _perplexity(answers: np.ndarray) -> float:
-    """How many classes the answers are spread over, as if evenly."""
-    share = np.unique(answers, return_counts=True)[1] / len(answers)
-    return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def _strength(xp: Any, best: Array, weighing: np.ndarray) -> Array:
-    """s(f) from the score of the likeliest known class, max G(f)."""
-    weight, spread, low, familiar, typical = map(float, weighing)
-    # By one nat at least: where scores differ by less, they tell nothing apart.
-    strength = weight * xp.clip(best / max(familiar, 1.0), 0.0, 1.0)
-    if spread != 1.0:
-        strength = strength * spread ** xp.clip((best - low) / max(typical - low, 1.0), 0.0, 1.0)
-    return strength
-
-
-def _weighed(xp: Any, scores: Array, statistics: dict[str, Array]) -> Array:
-    """(n, C) scores of the Gaussians -> what is added to CLIP's logits; writes over the scores."""
-    best = xp.max(scores + statistics["unknown"], axis=-1, keepdims=True)
-    scores -= best
-    scores *= statistics["evidence"]
-    scores *= _strength(xp, best, statistics["weighing"])
-    return scores
+        return weighed(batch.xp, scores, given | {"weighing": self.statistics_["weighing"]})
 
 
 @dataclass(frozen=True)

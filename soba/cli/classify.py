@@ -1,4 +1,4 @@
-"""`soba classify`: label images as a stream, adapting on the way."""
+"""`soba classify`: label images as a stream, adapting on the way, or as one set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,13 @@ def classify_(
         bool,
         typer.Option(help="Take the samples of --state over to another class list or prompts."),
     ] = False,
+    transductive: Annotated[
+        bool,
+        typer.Option(
+            "--transductive",
+            help="Answer all images at once, each in the light of all the others; learns nothing.",
+        ),
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="Classes per image, with probabilities.")] = 3,
     method: Annotated[str, typer.Option(help="`zero-shot`, `soba+` or another stream method.")] = (
         "soba+"
@@ -97,12 +104,16 @@ def classify_(
 ) -> None:
     """Label images as a stream: each is scored with what the ones before it have taught.
 
+    With --transductive no image comes before another: all are encoded, then all are answered.
+
     Every answer comes with its probability and with plain CLIP's answer beside it. An image that
     was learned before, in this run or an earlier one with the same --state, is not learned twice.
     Whatever cannot be read, be it an image or a path, is reported, listed in OUT and skipped.
     """
     names = _class_names(classes, classes_file)
-    check_method(method)
+    check_method(method, transductive=transductive)
+    if transductive and state is not None:
+        raise ValueError("--transductive learns nothing, so there is no --state to keep")
     if output is not None:
         check_format(output)
     check_folder(output)
@@ -122,7 +133,7 @@ def classify_(
             adapter = soba.create_adapter(method, text, logit_scale=encoder.logit_scale)
             fresh = Classifier(encoder, names, method=adapter, templates=())
         classifier = _continued(fresh, state, change_classes)
-        run = _Run(classifier, pictures, min(top, len(names)), batch, output, state)
+        run = _Run(classifier, pictures, min(top, len(names)), batch, output, state, transductive)
         exit_code = run.through()
     if exit_code:
         raise typer.Exit(exit_code)
@@ -138,6 +149,7 @@ class _Run:
     batch: int
     output: Path | None
     state: Path | None
+    transductive: bool = False
     done: int = 0
     changed: int = 0
     broken: dict[str, str] = field(default_factory=dict)
@@ -163,26 +175,40 @@ class _Run:
         saved = time.monotonic()
         # Threads of BLAS that wait for the next small product keep a core from the encoder.
         one_thread = threadpool_limits(1, user_api="blas")
-        answers = self.classifier.classify(self.pictures, batch=self.batch, top=self.top)
         with one_thread, closing(writer), speed_bar() as progress:
             task = progress.add_task("images", total=len(self.pictures))
+            pictures: Iterable[Picture] = self.pictures
+            if self.transductive:  # the answers come at the end, all at once
+                pictures = self._drawn(stop, lambda: progress.advance(task))
+            answers = self.classifier.classify(
+                pictures, batch=self.batch, top=self.top, transductive=self.transductive
+            )
             for number, answer in enumerate(answers, 1):
                 self._count(answer)
                 writer.add(answer)
-                if number % self.batch and number < len(self.pictures):
+                if self.transductive or (number % self.batch and number < len(self.pictures)):
                     continue  # the state is that of a whole batch
                 progress.update(task, completed=number)
                 if time.monotonic() - saved > _SAVE_EVERY:
                     self._save()
                     saved = time.monotonic()
                 if stop.is_set():
-                    err.print("interrupted: what is done is kept")
                     break
+            if stop.is_set():
+                err.print("interrupted: what is done is kept")
             if not self.done:
                 if stop.is_set():  # too early to tell whether any image can be read
                     raise typer.Exit(stop.exit_code)
                 self._say_broken()
                 raise ValueError("none of the images could be read")
+
+    def _drawn(self, stop: StopRequest, advance: Callable[[], None]) -> Iterator[Picture]:
+        """The pictures, as many as are asked for before a signal."""
+        for picture in self.pictures:
+            if stop.is_set():
+                return
+            yield picture
+            advance()
 
     def _count(self, answer: Answer) -> None:
         if answer.error:

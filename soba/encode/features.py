@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -47,6 +47,23 @@ class Encoded:
     features: np.ndarray  # (m, d) or (m, V, d) float32 unit rows
     broken: dict[int, str]  # index -> why it could not be read
     images: tuple[Any, ...]  # all of the batch as they were given, the broken ones too
+
+    @property
+    def read(self) -> list[Any]:
+        """The images that could be read: one a row of the features."""
+        return [self.images[index - self.start] for index in self.indices]
+
+    def without_images(self) -> Encoded:
+        """The same with names and ids alone: the images themselves need not be held."""
+        names = tuple(_Named(picture.name, picture.content_id) for picture in self.images)
+        return replace(self, images=names)
+
+
+class _Named(NamedTuple):
+    """What is left of a picture that was let go."""
+
+    name: str
+    content_id: int
 
 
 def encode(

@@ -95,6 +95,52 @@ def test_answers_are_the_streams_with_zero_shot_beside(icon_stream, answers, fea
         assert "label_4" not in row
 
 
+def test_transductive_answers_are_those_of_the_whole_set(icon_stream, answers, features, spread):
+    logit_scale = OnnxEncoder.tiny().logit_scale
+    adapter = soba.SOBAPlus(np.load(spread), logit_scale=logit_scale)
+    shares = softmax(adapter.transduce(features))
+    plain = softmax(logit_scale * features @ adapter.text_features.T)
+    assert np.abs(shares - plain).max() > 1e-3
+    lines = answers(icon_stream, "--text-features", spread, "--transductive")
+    assert [row["image"] for row in lines] == sorted(map(str, icon_stream.iterdir()))
+    for row, ours, theirs in zip(lines, shares, plain, strict=True):
+        assert float(row["probability"]) == pytest.approx(ours.max(), abs=2e-3)
+        assert row["zero_shot"] == CLASSES[theirs.argmax()]
+
+
+def test_transductive_keeps_no_state_and_is_for_soba_plus(icon_stream, tmp_path):
+    given = ("classify", icon_stream, "--classes", NAMES, "--transductive")
+    line = refused(*given, "--state", tmp_path / "state")
+    assert "--transductive learns nothing, so there is no --state to keep" in line
+    assert not (tmp_path / "state").exists()
+    assert "tda does not answer a set at once; soba+ does" in refused(*given, "--method", "tda")
+
+
+def test_transductive_names_what_is_broken(icon_stream, tmp_path):
+    folder = tmp_path / "some"
+    shutil.copytree(icon_stream, folder)
+    (folder / "0 torn.png").write_bytes(b"torn")
+    path = tmp_path / "out.csv"
+    printed = classify(folder, "--transductive", "-o", path)
+    assert "48 images in" in printed and "0 torn.png" in printed
+    assert [bool(row["error"]) for row in rows(path)] == [True] + [False] * 48
+
+
+def test_transductive_a_signal_answers_what_was_encoded(icon_stream, tmp_path, monkeypatch):
+    real = FilePicture.open
+
+    def read(self):
+        if Path(self.name).name.startswith("21 "):
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self)
+
+    monkeypatch.setattr(FilePicture, "open", read)
+    path = tmp_path / "out.csv"
+    printed = classify(icon_stream, "-o", path, "--transductive", code=130)
+    assert "interrupted: what is done is kept" in printed
+    assert 0 < len(rows(path)) < 48
+
+
 def test_formats_agree(icon_stream, tmp_path):
     paths = {end: tmp_path / f"out.{end}" for end in ("csv", "jsonl", "html")}
     for path in paths.values():

@@ -1,0 +1,96 @@
+"""How much the Gaussians of SOBA+ count against CLIP, from a uniform sample of the stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from soba.adapt._arrays import Array, softmax
+from soba.adapt._evidence import POWER, Evidence
+from soba.adapt._temperature import temperature_for
+
+# No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
+WEIGHT = 1.0  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
+ENOUGH_DOUBT = 0.35  # mean doubt of CLIP from which on the weight is whole
+SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 10.0, 0.25, 8.0
+KNOWN = 0.35  # of the best evidence of any class, for a class to be known
+CALIBRATED_BY = 256  # samples at most
+LEEWAY = 3.0  # how far above CLIP's confidence, in units of how far its agreement is
+_NEVER = np.float32(-1e30)  # added to the score of a class that is not to win
+
+
+def weighed_by(evidence: Evidence, mass: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarray]:
+    """All that :func:`weighed` needs, and the calibration; `scores` (m, C) are of the sample."""
+    by_class = evidence.by_class(mass) ** POWER
+    known = by_class >= KNOWN * by_class.max()
+    statistics = {
+        "evidence": by_class.astype(np.float32),
+        "unknown": np.where(known, np.float32(0.0), _NEVER),
+        "weighing": _weighing(evidence, scores, known),
+    }
+    return statistics | _calibration(evidence, scores, statistics)
+
+
+def _weighing(evidence: Evidence, scores: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """What decides the weight of an answer: [weight, spread, and quantiles of max G]."""
+    doubt = 1.0 - float(evidence.drawn_confidence.mean())
+    unknown = np.where(known, np.float32(0.0), _NEVER)
+    scores = scores + unknown
+    answered, by_clip = scores.argmax(axis=1), (evidence.clip + unknown).argmax(axis=1)
+    spread = (_perplexity(answered) / _perplexity(by_clip)) ** SPREAD_POWER
+    return np.array(
+        [
+            WEIGHT * min(1.0, doubt / ENOUGH_DOUBT),
+            np.clip(spread, LEAST_SPREAD, MOST_SPREAD),
+            *np.quantile(scores.max(axis=1), (0.1, 0.25, 0.5)),
+        ]
+    )
+
+
+def _calibration(
+    evidence: Evidence, scores: np.ndarray, statistics: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The temperature, and the accuracies to be expected under it, from the uniform sample.
+
+    How often CLIP agrees with the Gaussians, which are no surer of its answers for its being sure,
+    tells whether CLIP is too sure of itself. Where it agrees less often than it is sure, adapted
+    answers are no surer than CLIP; where it agrees more often, they may be surer.
+    """
+    clip, scores = evidence.clip[:CALIBRATED_BY], scores[:CALIBRATED_BY]
+    answers = clip.argmax(axis=1)
+    agree = float((answers == (scores + statistics["unknown"]).argmax(axis=1)).mean())
+    sure = float(evidence.drawn_confidence[:CALIBRATED_BY].mean())
+    adapted = clip + weighed(np, scores, statistics)
+    temperature = temperature_for(adapted, sure + LEEWAY * max(agree - sure, 0.0))
+    chances = softmax(np, adapted / np.float32(temperature))
+    expected = [chances[np.arange(len(answers)), answers].mean(), chances.max(axis=1).mean()]
+    return {
+        "temperature": np.array([temperature]),
+        "expected": np.array(expected, np.float64),
+    }
+
+
+def _perplexity(answers: np.ndarray) -> float:
+    """How many classes the answers are spread over, as if evenly."""
+    share = np.unique(answers, return_counts=True)[1] / len(answers)
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def strength(xp: Any, best: Array, weighing: np.ndarray) -> Array:
+    """s(f) from the score of the likeliest known class, max G(f)."""
+    weight, spread, low, familiar, typical = map(float, weighing)
+    # By one nat at least: where scores differ by less, they tell nothing apart.
+    strength = weight * xp.clip(best / max(familiar, 1.0), 0.0, 1.0)
+    if spread != 1.0:
+        strength = strength * spread ** xp.clip((best - low) / max(typical - low, 1.0), 0.0, 1.0)
+    return strength
+
+
+def weighed(xp: Any, scores: Array, statistics: dict[str, Array]) -> Array:
+    """(n, C) scores of the Gaussians -> what is added to CLIP's logits; writes over the scores."""
+    best = xp.max(scores + statistics["unknown"], axis=-1, keepdims=True)
+    scores -= best
+    scores *= statistics["evidence"]
+    scores *= strength(xp, best, statistics["weighing"])
+    return scores
