@@ -16,6 +16,7 @@ from soba.adapt._statistics import inverse
 
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
+LEAST_SCATTER = 0.25  # of the variance between the classes, for tr(S)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Shares:
     def seen(self) -> np.ndarray:
         return self.mass > LEAST_MASS
 
+    def apart(self, trace: float) -> float:
+        """Variance between the classes, less what is due to the error of their means."""
+        means, mass = self.means, self.mass[self.seen]
+        centre = means.mean(axis=0)
+        between = float(np.vecdot(means, means).mean() - centre @ centre)
+        return between - trace * float((self.squares[self.seen] / mass**2).mean())
+
     @cached_property
     def means(self) -> np.ndarray:
         """(S, d) of the classes that are seen."""
@@ -54,10 +62,12 @@ class Covariance:
     """S, shared by all classes, and A = (S + r I)^-1 with r = tr(S^2) / tr(S).
 
     The ridge r is the mean eigenvalue of S, weighted by the eigenvalues: the size of the axes that
-    matter, however many there are. Fewer samples make S uneven, and so r larger.
+    matter, however many there are. Fewer samples make S uneven, and so r larger. tr(S) is taken to
+    be no less than a share of the variance between the classes, and r goes with it: repeated frames
+    are not independent samples, and look as if every class were a point.
     """
 
-    trace: float  # tr(S)
+    trace: float  # tr(S), or what it is taken to be
     inverse: np.ndarray  # (d, d) A, float32
     overlap: float  # tr(A S)
 
@@ -73,12 +83,13 @@ class Covariance:
         trace = float(np.trace(matrix))
         if trace <= 1e-8:  # copies of one sample, up to rounding
             return None
-        ridge = float(np.vdot(matrix, matrix)) / trace
+        taken = max(trace, LEAST_SCATTER * shares.apart(trace))
+        ridge = float(np.vdot(matrix, matrix)) / trace * (taken / trace)
         matrix[np.diag_indices_from(matrix)] += ridge
         # The condition number is below tr(S)/r + 1, a few dozens: float32 is good to about 1e-6.
         inverted = inverse(matrix.astype(np.float32))
         overlap = len(matrix) - ridge * float(np.trace(inverted, dtype=np.float64))
-        return cls(trace, inverted, overlap)
+        return cls(taken, inverted, overlap)
 
 
 @dataclass(frozen=True)

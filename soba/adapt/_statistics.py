@@ -13,15 +13,14 @@ _BLOCK_ROWS, _PRODUCT_ROWS = 512, 4096  # what fits the cache, and what makes a 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """Over the classes that hold at least one sample; weights are 1 unless given.
+    """Over the classes that hold at least one sample.
 
-    The within-class scatter is sum_k 1/n_k sum_i w_i (f_i - mu_k)(f_i - mu_k)^T. Where there are
+    The within-class scatter is sum_k 1/n_k sum_i (f_i - mu_k)(f_i - mu_k)^T. Where there are
     fewer samples than dimensions it is kept as its root: the residuals, scaled.
     """
 
     seen: np.ndarray  # (S,) class indices
     sizes: np.ndarray  # (S,) samples a class
-    mass: np.ndarray  # (S,) n_k = sum of weights
     means: np.ndarray  # (S, d) float64
     residuals: np.ndarray | None  # (n, d) with scatter = residuals^T residuals, if n < d
     scatter: np.ndarray | None  # (d, d) float64 otherwise
@@ -48,10 +47,8 @@ class ClassStatistics:
         return scatter / len(self.seen)
 
 
-def class_statistics(
-    queue: EntropyQueue, weights: np.ndarray | None = None, *, scatter: bool = True
-) -> ClassStatistics:
-    """Means, and the within-class scatter; `weights` (C, slots) are by rank in the queue.
+def class_statistics(queue: EntropyQueue, *, scatter: bool = True) -> ClassStatistics:
+    """Means, and the within-class scatter.
 
     Products are float32, their sums float64: close to float64 throughout at half the time.
     Samples are read in canonical order, so equal queues give equal bits.
@@ -59,11 +56,10 @@ def class_statistics(
     seen = np.flatnonzero(queue.sizes)
     sizes = queue.sizes[seen]
     width, total = queue.dim, int(sizes.sum())
-    mass = sizes.astype(np.float64)
     means = np.empty((len(seen), width))
     stored = queue.features.reshape(-1, width)
     summed = np.zeros((width, width)) if scatter and total >= width else None
-    # Residuals are in units of sqrt(1/most): full classes without weights need no scaling then.
+    # Residuals are in units of sqrt(1/most): full classes need no scaling then.
     most, used = int(sizes.max(initial=1)), 0
     room = max(_PRODUCT_ROWS, most) if summed is not None else total
     residuals = np.empty((room, width), np.float32)
@@ -80,27 +76,22 @@ def class_statistics(
             at = classes[:, None] * queue.features.shape[1] + queue.slots[classes, :size]
             rows = residuals[used : used + at.size].reshape(len(block), size, width)
             np.take(stored, at, axis=0, out=rows, mode="clip")  # "clip" writes straight to out
-            if weights is None:
-                share = np.full((1, size), 1.0 / size, np.float32)
-            else:
-                mass[block] = weights[classes, :size].sum(axis=1)
-                share = (weights[classes, :size] / mass[block, None]).astype(np.float32)
-            mean = share[:, None, :] @ rows  # (k, 1, d)
+            mean = np.full((1, 1, size), 1.0 / size, np.float32) @ rows  # (k, 1, d)
             means[block] = mean[:, 0]
             if scatter:
                 rows -= mean
-                if weights is not None or size < most:
-                    rows *= np.sqrt(most * share)[:, :, None]
+                if size < most:
+                    rows *= np.float32((most / size) ** 0.5)
                 used += at.size
     if summed is None:
         root = residuals[:used] * np.float32(most**-0.5) if scatter else None
-        return ClassStatistics(seen, sizes, mass, means, root, None)
+        return ClassStatistics(seen, sizes, means, root, None)
     summed += residuals[:used].T @ residuals[:used]
-    return ClassStatistics(seen, sizes, mass, means, None, summed / most)
+    return ClassStatistics(seen, sizes, means, None, summed / most)
 
 
 class Ridge:
-    """(S + r I)^-1 for a scatter S: applied to rows, and its trace with S.
+    """(S + r I)^-1 for a scatter S, applied to rows.
 
     With fewer samples than dimensions it works in the space of the samples (Woodbury).
     """
@@ -119,20 +110,6 @@ class Ridge:
         # 1e-6, at half the time.
         well = scale * statistics.trace <= 65536.0 * ridge
         self._inverse = inverse(small.astype(np.float32 if well else np.float64))
-        # tr((S + r I)^-1 S) = n - r tr((S + r I)^-1), in either space
-        self.trace = len(small) - ridge * float(np.trace(self._inverse, dtype=np.float64))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What :meth:`restored` needs to solve again."""
-        value = np.array([self._ridge, self.trace])
-        return {"ridge": value, "ridge_root": self._root, "ridge_inverse": self._inverse}
-
-    @classmethod
-    def restored(cls, arrays: dict[str, np.ndarray]) -> Ridge:
-        again = cls.__new__(cls)
-        again._ridge, again.trace = (float(value) for value in arrays["ridge"])
-        again._root, again._inverse = arrays["ridge_root"], arrays["ridge_inverse"]
-        return again
 
     def solve(self, rows: np.ndarray) -> np.ndarray:
         """rows @ (S + r I)^-1, float32."""

@@ -62,7 +62,7 @@ WRONG = [
     ("soba+", drop("statistics.temperature"), "statistics.temperature is missing"),
     ("soba+", spoil("statistics", ["bias", "prototypes"]), "do not fit together"),
     ("soba", spoil("statistics", ["centre"]), "do not fit together"),
-    ("soba+", spoil("statistics.ridge_inverse", lambda a: a[:-1]), "do not fit together"),
+    ("soba+", spoil("statistics.inverse", lambda a: a[:-1]), "do not fit together"),
     ("soba+", spoil("statistics.prototypes", first(np.nan)), "statistics.prototypes holds NaN"),
     ("soba+", spoil("statistics.temperature", first(-1.0)), "temperature that is not positive"),
     ("soba", spoil("statistics.prototypes", lambda a: a[:-1]), "do not fit together"),
