@@ -99,7 +99,7 @@ def bulk(small: bool) -> list[Row]:
     a_round = ratio(transduced, zero_shot, 1 if small else 3) / em_rounds  # with the last scoring
     return [
         Row(f"SOBA.adapt, tenths, {size} / zero-shot", ratio(soba_tenths, zero_shot, rounds), 4.0),
-        Row(f"SOBAPlus.adapt, {size} / zero-shot", ratio(soba_plus, zero_shot, rounds), 4.5),
+        Row(f"SOBAPlus.adapt, {size} / zero-shot", ratio(soba_plus, zero_shot, rounds), 5.0),
         Row(f"SOBAPlus.transduce, a round, {size} / zero-shot", a_round, 6.0),
     ]
 
@@ -107,10 +107,27 @@ def bulk(small: bool) -> list[Row]:
 def one_by_one(small: bool) -> list[Row]:
     n, classes, width = 1_500 if small else 50_000, 1000, 512
     stream, text = features(n, classes, width)
-    adapter = soba.SOBA(text)
-    scaled = 100.0 * text
-    ours, base = np.empty(n), np.empty(n)
-    for i in range(n):
+    ours, base = times_a_row(soba.SOBA(text), stream)
+    what = f"SOBA.adapt one by one, {n:,} rows, growth: "
+    tail = np.quantile(ours, 0.999) / np.median(base)
+    plus, plus_base = times_a_row(soba.SOBAPlus(text), stream)
+    return [
+        Row(f"{what}p50 / zero-shot p50", np.median(ours) / np.median(base), 4.0),
+        Row(f"{what}p99.9 / zero-shot p50", tail, 10.0),
+        Row(f"{what}slowest call", ours.max() * 1e3, 150.0, "ms"),
+        Row(
+            f"SOBAPlus.adapt one by one, {n:,} rows: p50 / zero-shot p50",
+            np.median(plus) / np.median(plus_base),
+            4.0,
+        ),
+    ]
+
+
+def times_a_row(adapter: soba.Adapter, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds that each row takes an adapter, and zero-shot's product and softmax, in turns."""
+    scaled = 100.0 * adapter.text_features
+    ours, base = np.empty(len(stream)), np.empty(len(stream))
+    for i in range(len(stream)):
         row = stream[i : i + 1]
         start = time.perf_counter()
         logits = row @ scaled.T
@@ -119,13 +136,7 @@ def one_by_one(small: bool) -> list[Row]:
         between = time.perf_counter()
         adapter.adapt(row)
         ours[i], base[i] = time.perf_counter() - between, between - start
-    what = f"SOBA.adapt one by one, {n:,} rows, growth: "
-    tail = np.quantile(ours, 0.999) / np.median(base)
-    return [
-        Row(f"{what}p50 / zero-shot p50", np.median(ours) / np.median(base), 4.0),
-        Row(f"{what}p99.9 / zero-shot p50", tail, 10.0),
-        Row(f"{what}slowest call", ours.max() * 1e3, 150.0, "ms"),
-    ]
+    return ours, base
 
 
 def tda(small: bool) -> list[Row]:

@@ -5,6 +5,7 @@ Products, softmax and entropy run in the caller's array library; what is kept li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -231,6 +232,8 @@ def confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray, np.ndarr
     With the largest term left out of the sum, log1p keeps entropies of 1e-20 apart that
     log(sum) would round to 0; and the surest samples are the ones the queue has to tell apart.
     """
+    if isinstance(logits, np.ndarray) and len(logits) == 1:
+        return _confidence_of_one(logits[0])
     labels = xp.argmax(logits, axis=-1)
     rows = xp.arange(logits.shape[0])
     below = logits - logits[rows, labels][:, None]
@@ -243,6 +246,17 @@ def confidence(xp: Any, logits: Array) -> tuple[np.ndarray, np.ndarray, np.ndarr
         to_host(entropies).astype(np.float64),
         to_host(1.0 / (1.0 + rest)).astype(np.float64),
     )
+
+
+def _confidence_of_one(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same of one row, in half of the time: streams live here."""
+    label = int(logits.argmax())
+    below = logits - logits[label]
+    e = np.exp(below)
+    e[label] = 0.0
+    rest = float(e.sum())
+    entropy = math.log1p(rest) - float(np.vecdot(e, below)) / (1.0 + rest)
+    return np.array([label]), np.array([entropy]), np.array([1.0 / (1.0 + rest)])
 
 
 def _join(xp: Any, parts: list[ClipScores]) -> ClipScores:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from soba.adapt._arrays import softmax
@@ -24,6 +26,7 @@ POWER = 0.5  # of the evidence in a weight
 _BLOCK_ROWS = 4096
 
 
+@cache
 def candidate_type(classes: int) -> np.dtype[np.void]:
     """What is kept with a queued item: its likeliest classes, and their log-probabilities."""
     few = min(CANDIDATES, classes)

@@ -61,7 +61,8 @@ def _calibration(
     answers = clip.argmax(axis=1)
     agree = float((answers == (scores + statistics["unknown"]).argmax(axis=1)).mean())
     sure = float(evidence.drawn_confidence[:CALIBRATED_BY].mean())
-    adapted = clip + weighed(np, scores, statistics)
+    parts = (statistics[name] for name in ("evidence", "unknown", "weighing"))
+    adapted = clip + weighed(np, scores, *parts)
     temperature = temperature_for(adapted, sure + LEEWAY * max(agree - sure, 0.0))
     chances = softmax(np, adapted / np.float32(temperature))
     expected = [chances[np.arange(len(answers)), answers].mean(), chances.max(axis=1).mean()]
@@ -79,18 +80,30 @@ def _perplexity(answers: np.ndarray) -> float:
 
 def strength(xp: Any, best: Array, weighing: np.ndarray) -> Array:
     """s(f) from the score of the likeliest known class, max G(f)."""
-    weight, spread, low, familiar, typical = map(float, weighing)
+    weight, spread, low, familiar, typical = weighing.tolist()
     # By one nat at least: where scores differ by less, they tell nothing apart.
-    strength = weight * xp.clip(best / max(familiar, 1.0), 0.0, 1.0)
+    strength = weight * _ramp(xp, best / max(familiar, 1.0))
     if spread != 1.0:
-        strength = strength * spread ** xp.clip((best - low) / max(typical - low, 1.0), 0.0, 1.0)
+        strength = strength * spread ** _ramp(xp, (best - low) / max(typical - low, 1.0))
     return strength
 
 
-def weighed(xp: Any, scores: Array, statistics: dict[str, Array]) -> Array:
+def _ramp(xp: Any, x: Array) -> Array:
+    """x within 0 and 1."""
+    if isinstance(x, float):
+        return min(max(x, 0.0), 1.0)
+    if isinstance(x, np.ndarray | np.generic):  # the namespace's clip takes as long as a product
+        return np.minimum(np.maximum(x, 0.0), 1.0)
+    return xp.clip(x, 0.0, 1.0)
+
+
+def weighed(xp: Any, scores: Array, evidence: Array, unknown: Array, weighing: np.ndarray) -> Array:
     """(n, C) scores of the Gaussians -> what is added to CLIP's logits; writes over the scores."""
-    best = xp.max(scores + statistics["unknown"], axis=-1, keepdims=True)
+    if isinstance(scores, np.ndarray) and len(scores) == 1:  # in plain numbers: streams live here
+        best = float((scores + unknown).max())
+    else:
+        best = xp.max(scores + unknown, axis=-1, keepdims=True)
     scores -= best
-    scores *= statistics["evidence"]
-    scores *= strength(xp, best, statistics["weighing"])
+    scores *= evidence
+    scores *= strength(xp, best, weighing)
     return scores

@@ -12,6 +12,8 @@ from soba.adapt._schedule import Refresh, Schedule
 from soba.adapt.queue import EntropyQueue
 from soba.adapt.stream import TWIN_TOLERANCE, StreamAdapter
 
+_COOL = np.ones(1)  # the temperature of methods that have none
+
 
 class PrototypeAdapter(StreamAdapter):
     """One queue, and statistics of it that refresh on a schedule: NCM, SOBA and their kin.
@@ -96,12 +98,13 @@ class PrototypeAdapter(StreamAdapter):
         if self.statistics_ is None or start >= stop:
             return
         step = max(64, (1 << 20) // self.n_classes)
+        temperature = float(self.statistics_.get("temperature", _COOL)[0])
         for at in range(start, stop, step):
             end = min(at + step, stop)
             block = clip.logits[at:end, :]
             block += self._score(batch, clip.features[at:end, :])
-            if "temperature" in self.statistics_:
-                block /= float(self.statistics_["temperature"][0])
+            if temperature != 1.0:
+                block /= temperature
 
     @abstractmethod
     def _statistics(self) -> dict[str, np.ndarray] | None:

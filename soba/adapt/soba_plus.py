@@ -23,6 +23,7 @@ class prior of its own (`_evidence.py`). With G_k(f) its score:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -265,6 +266,10 @@ class SOBAPlus(PrototypeAdapter):
     def _extra(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
         """CLIP's likeliest classes for a sample, its label first, and their log-probabilities."""
         kept = np.zeros(len(rows), candidate_type(self.n_classes))
+        if len(rows) == 1 and clip.confidences[rows[0]] >= SURE:  # most rows of a stream
+            kept["class"][0, 0] = clip.labels[rows[0]]
+            kept["log_prob"][0, 0] = math.log(clip.confidences[rows[0]])
+            return kept.view(np.uint8).reshape(1, -1)
         label, confidence = clip.labels[rows], clip.confidences[rows]
         kept["class"][:, 0] = label
         kept["log_prob"][:, 0] = np.log(confidence)
@@ -305,10 +310,9 @@ class SOBAPlus(PrototypeAdapter):
     def _score(self, batch: Batch, features: Array) -> Array:
         scores = self._linear(batch, features)
         scores += self._statistic("bias", batch)
-        names = ("evidence", "unknown")
-        given = {name: self._statistic(name, batch) for name in names}
+        evidence, unknown = (self._statistic(name, batch) for name in ("evidence", "unknown"))
         assert self.statistics_ is not None
-        return weighed(batch.xp, scores, given | {"weighing": self.statistics_["weighing"]})
+        return weighed(batch.xp, scores, evidence, unknown, self.statistics_["weighing"])
 
 
 @dataclass(frozen=True)
