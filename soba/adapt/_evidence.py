@@ -110,7 +110,8 @@ class Evidence:
         sums, moments = np.zeros((classes, width), np.float32), np.zeros((width, width))
         stored, room = queue.features.reshape(-1, width), queue.features.shape[1]
         # Blocks of memory that are used again: to get new ones takes as long as the product.
-        buffers = np.empty((2, max(_BLOCK_ROWS, room), width), np.float32)
+        most = min(max(_BLOCK_ROWS, room), len(counts))
+        buffers = np.empty((2, most, width), np.float32)
         for size in np.unique(queue.sizes[queue.sizes > 0]).tolist():
             members = np.flatnonzero(queue.sizes == size)
             step = max(1, _BLOCK_ROWS // size)
