@@ -127,16 +127,23 @@ def test_no_scatter_is_no_covariance():
     assert Mixture.fitted(shares, None, TEXT) is None
 
 
-def fitted(absent=()):
-    given = random_shares(absent=absent)
-    shares = share_out(ROWS, given)
-    covariance = Covariance.within(second_moments(ROWS, given.sum(axis=1)), shares)
-    return shares, covariance, Mixture.fitted(shares, covariance, TEXT)
+def near_labels(sure=0.8, thin=None):
+    """Responsibilities that follow the labels, so that class means follow the text."""
+    given = sure * np.eye(CLASSES)[LABELS] + (1 - sure) * random_shares()
+    if thin is not None:
+        given[:, 0] *= thin / given[:, 0].sum()  # so much of a sample is left of class 0
+    return given.astype(np.float32)
+
+
+def fit(rows, given, text=TEXT):
+    shares = share_out(rows, given)
+    covariance = Covariance.within(second_moments(rows, given.sum(axis=1)), shares)
+    return covariance, Mixture.fitted(shares, covariance, text)
 
 
 def test_scores_of_options_are_the_scores_at_these():
     rng = np.random.default_rng(2)
-    model = fitted()[2]
+    model = fit(ROWS, near_labels())[1]
     options = rng.integers(CLASSES, size=(60, 3))
     dense, bias = model.score(ROWS), model.bias.copy()
     for i in range(60):
@@ -151,7 +158,10 @@ def test_scores_of_options_are_the_scores_at_these():
 
 def test_scores_are_those_of_gaussians_around_posterior_means():
     """Differences between classes are those of Mahalanobis distances, halved and set right."""
-    shares, covariance, model = fitted(absent=[3])
+    given = near_labels()
+    given[:, 3] = 0.0  # not seen: the text alone
+    shares, (covariance, model) = share_out(ROWS, given), fit(ROWS, given)
+    assert model.slope > 0.1
     A, n = covariance.inverse.astype(float), shares.mass
     means = np.zeros((CLASSES, WIDTH))
     means[shares.seen] = shares.means
@@ -167,6 +177,67 @@ def test_scores_are_those_of_gaussians_around_posterior_means():
     scores = model.score(ROWS)
     scores, expected = (a - a.mean(axis=1, keepdims=True) for a in (scores, expected))
     np.testing.assert_allclose(scores, expected, atol=1e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("thin", [None, 0.3, 0.06, 0.04])
+def test_slope_and_worth_of_the_text_equal_a_loop(thin):
+    """Regression of class means on text, and what of their variance it leaves, noise taken off."""
+    given = near_labels(thin=thin)
+    covariance, model = fit(ROWS, given)
+    seen = [k for k in range(CLASSES) if given[:, k].sum() > 0.05]
+    assert len(seen) == (4 if thin == 0.04 else 5)
+    means = {k: np.average(ROWS.astype(float), axis=0, weights=given[:, k]) for k in seen}
+    centre = sum(means.values()) / len(seen)
+    middle = sum(TEXT[k] for k in seen) / len(seen)
+    n = {k: float(given[:, k].sum()) for k in seen}
+    above = sum(n[k] * (means[k] - centre) @ (TEXT[k] - middle) for k in seen)
+    below = sum(n[k] * (TEXT[k] - middle) @ (TEXT[k] - middle) for k in seen)
+    slope = above / below
+    assert slope > 0.1
+    variance = 0.0
+    for k in seen:
+        left = means[k] - centre - slope * (TEXT[k] - middle)
+        noise = covariance.trace * sum((given[:, k] / n[k]) ** 2)
+        variance += n[k] / sum(n.values()) * (left @ left - noise)
+    assert variance > 1e-3 * covariance.trace
+    assert model.slope == pytest.approx(slope, rel=1e-3)
+    assert model.kappa == pytest.approx(covariance.trace / variance, rel=1e-2)
+    np.testing.assert_allclose(model.centre, centre, atol=1e-5)
+
+
+def test_means_that_lie_where_the_text_says_leave_the_text_its_full_worth():
+    """The variance around the prior is then no more than noise: kappa is at its bound."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(4000) % CLASSES
+    rows = (TEXT[labels] + rng.normal(size=(4000, WIDTH))).astype(np.float32)
+    _, model = fit(rows, np.eye(CLASSES, dtype=np.float32)[labels])
+    assert model.slope == pytest.approx(1.0, abs=0.1)
+    assert model.kappa > 300.0
+    exact = np.repeat(TEXT, 2, axis=0)
+    exact[::2] += 0.1
+    exact[1::2] -= 0.1  # the means are the text itself: nothing is left but noise
+    _, model = fit(exact, np.eye(CLASSES, dtype=np.float32)[np.arange(10) // 2])
+    assert model.kappa == pytest.approx(1000.0)
+
+
+def test_text_that_points_the_wrong_way_has_no_slope():
+    given = near_labels()
+    _, model = fit(ROWS, given, text=-TEXT)
+    assert model.slope == 0.0
+    _, without = fit(ROWS, given, text=0.0 * TEXT)
+    np.testing.assert_allclose(without.weights, model.weights, rtol=1e-4, atol=1e-5)
+
+
+def test_less_than_half_a_degree_of_freedom_is_no_scatter():
+    for share, some in ((0.7, True), (0.6, True), (0.4, False)):
+        rows = ROWS[:4]
+        given = np.zeros((4, CLASSES), np.float32)
+        given[[0, 1], 0] = given[[2, 3], 1] = share / 2.0  # freedom: mass - squares / mass
+        covariance = Covariance.within(
+            second_moments(rows, given.sum(axis=1)), share_out(rows, given)
+        )
+        freedom = 2 * (share - share / 2)
+        assert (covariance is not None) == (freedom > 0.5) == some
 
 
 def test_one_class_is_no_mixture():
@@ -228,6 +299,21 @@ def test_even_counts_have_an_even_prior():
     prior = class_prior(logits_of(np.arange(200) % 10, 10))
     np.testing.assert_allclose(prior, 0.1, rtol=1e-3)
     assert class_prior(np.zeros((5, 1), np.float32)).tolist() == [1.0]
+
+
+def test_counts_that_vary_by_chance_hardly_move_the_prior():
+    """Just above what chance makes of them, the pseudo-counts are in the thousands."""
+    near_chance = False
+    for seed in range(40):
+        labels = np.random.default_rng(seed).integers(10, size=200)
+        logits = logits_of(labels, 10, height=30.0)
+        counts = np.bincount(labels, minlength=10)
+        ratio = counts.var(ddof=1) / (20 * 0.9)
+        np.testing.assert_allclose(class_prior(logits), slow_prior(logits), rtol=1e-4)
+        if 1.0 < ratio < 1.1:
+            near_chance = True
+            assert np.abs(class_prior(logits) - 0.1).max() < 0.01
+    assert near_chance
 
 
 def test_absent_classes_have_a_prior_of_almost_nothing():
