@@ -118,6 +118,37 @@ def test_an_id_in_the_queue_of_one_and_the_sample_of_the_other_is_refused():
     assert tried
 
 
+def test_one_image_that_was_rounded_otherwise_is_one_sample():
+    """Encoders round by batch and machine; what differs by more than that is another image."""
+    one = learned(np.arange(100))
+    for noise, conflict in ((1e-5, False), (0.03, True)):
+        moved = FEATURES[:100].copy()
+        moved[40] += noise * np.random.default_rng(0).normal(size=20).astype(np.float32)
+        other = SOBAPlus(TEXT, logit_scale=15.0)
+        other.adapt(moved, ids=np.arange(100))
+        if conflict:
+            with pytest.raises(ValueError, match="id 40 names different samples"):
+                one.merge(other)
+        else:
+            assert one.copy().merge(other).n_seen == 100
+
+
+def test_a_merge_leaves_what_readers_hold_as_it_was():
+    one, other = learned(np.arange(100)), learned(np.arange(100, 400))
+    queue, sample = one.queue, one._samples["sample"]
+    theirs = other.state()
+    before = queue.items().ids.tolist(), sample.items().ids.tolist()
+    one.merge(other)
+    assert (queue.items().ids.tolist(), sample.items().ids.tolist()) == before
+    assert_same_state(other.state(), theirs)
+
+
+def test_adapters_of_other_text_do_not_merge():
+    one, other = learned(np.arange(100)), learned(np.arange(100, 200), text=TEXT[::-1].copy())
+    with pytest.raises(ValueError, match="different text features"):
+        one.merge(other)
+
+
 # Other text, files, forgetting -------------------------------------------------------------------
 
 
