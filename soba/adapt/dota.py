@@ -120,12 +120,12 @@ class DOTA(RunningAdapter):
     def _add_scores(self, batch: Batch, clip: ClipScores, start: int, stop: int) -> None:
         if start < stop:
             statistics = self.statistics_
-            found = scores(
+            gaussian = scores(
                 batch,
                 clip.features[start:stop, :],
                 lambda name: self._mirror(name, statistics[name], batch),
             )
-            clip.logits[start:stop, :] += float(statistics["weight"][0]) * found
+            clip.logits[start:stop, :] += float(statistics["weight"][0]) * gaussian
 
     def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         if len(rows) == 0:
@@ -161,10 +161,10 @@ class DOTA(RunningAdapter):
 
     def _scoring(self, covariance: np.ndarray) -> dict[str, np.ndarray]:
         means = self._sums / self._counts[:, None]
-        found = discriminant(means, np.linalg.inv(covariance))
-        del found["precision"]  # as large as all else, and used up
-        found["weight"] = np.array([min(self.rho * float(self._counts.mean()), self.eta)])
-        return {name: np.ascontiguousarray(array) for name, array in found.items()}
+        statistics = discriminant(means, np.linalg.inv(covariance))
+        del statistics["precision"]  # as large as all else, and used up
+        statistics["weight"] = np.array([min(self.rho * float(self._counts.mean()), self.eta)])
+        return {name: np.ascontiguousarray(array) for name, array in statistics.items()}
 
     def _arrays(self) -> dict[str, np.ndarray]:
         learned = {"counts": self._counts, "sums": self._sums, "scatters": self._scatters}

@@ -109,8 +109,8 @@ class ETTA(RunningAdapter):
             one_hot = like(batch, np.eye(self.n_classes, dtype=np.float32)[clip.labels[rows]])
             dots = dots + ((features @ new.T) * learned * weights) @ one_hot
             # |s + w f|^2 = |s|^2 + w (2 s f + w f f), and s + w f is what row i was scored with.
-            own = xp.sum(dots[rows, :] * one_hot, axis=-1)
-            growth = weights * (2.0 * own - weights * xp.vecdot(new, new))
+            along = xp.sum(dots[rows, :] * one_hot, axis=-1)
+            growth = weights * (2.0 * along - weights * xp.vecdot(new, new))
             squares = squares + (learned * growth) @ one_hot
         # The sums of a class without samples are 0, and so is its cosine.
         lengths = xp.sqrt(xp.maximum(squares, xp.asarray(1e-24, dtype=squares.dtype)))

@@ -160,8 +160,8 @@ class Neighbours:
         nearest = np.empty((n, count), np.int64)
         for rows in _blocks(n, n, _BLOCK_COSINES):
             cosines = x[rows] @ x.T
-            own = np.arange(rows.start, rows.start + len(cosines))
-            cosines[np.arange(len(own)), own] = -np.inf
+            itself = np.arange(rows.start, rows.start + len(cosines))
+            cosines[np.arange(len(itself)), itself] = -np.inf
             nearest[rows] = np.argpartition(cosines, n - count, axis=1)[:, n - count :]
         chooser, chosen = np.repeat(np.arange(n), count), nearest.reshape(-1)
         weights = np.empty(len(chosen))

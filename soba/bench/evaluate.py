@@ -138,17 +138,17 @@ def versions() -> dict[str, str]:
 
     They are looked up, not imported: numpy alone is enough to evaluate.
     """
-    found = {
+    installed = {
         "python": platform.python_version(),
         "numpy": np.__version__,
         "soba-tta": soba.__version__,
     }
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def summarise(records: list[Record]) -> list[dict[str, Any]]:
@@ -173,6 +173,7 @@ def summarise(records: list[Record]) -> list[dict[str, Any]]:
                 "accuracy_std": std,
                 "gain": float(np.mean(gains)) if gains else None,
                 "calibration_error": float(np.mean([run.calibration_error for run in runs])),
+                "expected_accuracy": _mean_estimate(runs),
                 "seconds": float(np.mean([run.seconds for run in runs])),
                 "answered": float(np.mean([run.answered for run in runs])),
                 "accuracy_answered": _mean(run.accuracy_answered for run in runs),
@@ -182,6 +183,22 @@ def summarise(records: list[Record]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _mean_estimate(runs: list[Record]) -> dict[str, float] | None:
+    """Of the runs that have an expected accuracy: the mean over orders."""
+    estimates = [run.expected_accuracy for run in runs if run.expected_accuracy is not None]
+    if not estimates:
+        return None
+    return {name: float(np.mean([each[name] for each in estimates])) for name in estimates[0]}
+
+
+def _expected_accuracy(adapter: Adapter) -> dict[str, float] | None:
+    """In percent, where the method offers an estimate."""
+    estimate = getattr(adapter, "expected_accuracy", lambda: None)()
+    if estimate is None:
+        return None
+    return {"zero_shot": 100.0 * estimate.zero_shot, "adapted": 100.0 * estimate.adapted}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -248,6 +265,7 @@ def _run(
         accuracy_answered=accuracy(logits[sure], labels[sure]) if sure.any() else None,
         accuracy_at_coverage=accuracy_at_coverage(probabilities, labels, COVERAGES).tolist(),
         accuracy_over_stream=[] if at_once else accuracy_over_stream(logits, labels).tolist(),
+        expected_accuracy=_expected_accuracy(adapter),
         seconds=seconds,
         hyper_parameters=adapter.params,
         tuned_on=getattr(adapter, "tuned_on_", None) or PAPER,

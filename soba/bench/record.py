@@ -40,6 +40,8 @@ class Record:
         The method saw the whole set before it answered, in place of a stream.
     answered, accuracy_answered
         Share of the samples above the least confidence that was asked for, and accuracy on them.
+    expected_accuracy
+        "zero_shot" and "adapted", as the method estimates them without labels at its end.
     seconds
         Of adapting; encoding took `encode_seconds`.
     tuned_on
@@ -77,6 +79,7 @@ class Record:
     accuracy_answered: float | None = None
     accuracy_at_coverage: list[float] = field(default_factory=list)
     accuracy_over_stream: list[float] = field(default_factory=list)
+    expected_accuracy: dict[str, float] | None = None
     seconds: float
     hyper_parameters: dict[str, Any] = field(default_factory=dict)
     tuned_on: str = PAPER
@@ -164,6 +167,11 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2
 
 
+def _is_estimate(value: Any) -> bool:
+    named = isinstance(value, dict) and value.keys() == {"zero_shot", "adapted"}
+    return named and all(map(_is_percentage, value.values()))
+
+
 def _list_of(fits: Fits) -> Fits:
     return lambda value: isinstance(value, list) and all(map(fits, value))
 
@@ -188,6 +196,7 @@ _FITS: dict[str, Fits] = {  # field -> whether a value can be its
     "accuracy_answered": _is_percentage,
     "accuracy_at_coverage": _list_of(_is_number),
     "accuracy_over_stream": _list_of(_is_number),
+    "expected_accuracy": _is_estimate,
     "seconds": _is_duration,
     "hyper_parameters": _object_of(lambda value: True),
     "tuned_on": _is_text,

@@ -129,6 +129,18 @@ def per_second(count: float, seconds: float) -> str:
     return f"{speed:.0f}" if speed >= 9.95 else f"{speed:.2g}"
 
 
+def expectation(zero_shot: float, adapted: float) -> str:
+    """What shares of right answers an adapter expects, in a line.
+
+    >>> expectation(0.708, 0.86)
+    'CLIP alone is expected to be right on 71%, adapted on 86% (estimated without labels)'
+    """
+    return (
+        f"CLIP alone is expected to be right on {zero_shot:.0%}, adapted on {adapted:.0%} "
+        "(estimated without labels)"
+    )
+
+
 def progress_bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeRemainingColumn(), console=err, transient=True)

@@ -217,6 +217,11 @@ def bench_(
         )
 
     plan = plan_of(*_methods(methods, views, plan_of, opened))
+    if train is not None and not any(card(name).few_shot for name in plan.methods):
+        raise ValueError(
+            "--train is for few-shot methods to learn from, and none was asked for: say --methods "
+            "gda,tip-adapter, or leave it out"
+        )
     _stop_at(plan.problems(), on_disk=benchmark in ("ood", "cross"))
     _say_unusual(plan)
     if any(card(name).tunes_prompts for name in plan.methods):

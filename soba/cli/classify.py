@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import typer
-from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import soba
@@ -23,6 +22,7 @@ from soba._files import alone, replacing
 from soba.adapt._arrays import read_text
 from soba.answers import FORMATS, Answer, AnswerWriter, answer_writer, check_format
 from soba.classifier import Classifier, check_method
+from soba.cli._answer_table import AnswerTable
 from soba.cli._common import (
     Batch,
     Device,
@@ -35,6 +35,7 @@ from soba.cli._common import (
     check_folder,
     counted,
     err,
+    expectation,
     open_encoder,
     out,
     per_second,
@@ -114,6 +115,10 @@ def classify_(
     check_method(method, transductive=transductive)
     if transductive and state is not None:
         raise ValueError("--transductive learns nothing, so there is no --state to keep")
+    if text_features is not None and prompt is not None:
+        raise ValueError(
+            "--templates make text features, and --text-features are some already: say one of them"
+        )
     if output is not None:
         check_format(output)
     check_folder(output)
@@ -162,7 +167,7 @@ class _Run:
         started = time.perf_counter()
         with stop_signals() as stop:
             if self.output is None:
-                self._write(_Screen(), stop)
+                self._write(AnswerTable(), stop)
             else:
                 with replacing(self.output) as temporary:
                     self._write(answer_writer(self.output.suffix, temporary, self.top), stop)
@@ -229,6 +234,9 @@ class _Run:
         out.print(
             f"{counted(self.done, 'image')} in {seconds:.1f} s, {speed}{changed}", highlight=False
         )
+        estimate = getattr(self.classifier.adapter, "expected_accuracy", lambda: None)()
+        if estimate is not None:
+            out.print(expectation(estimate.zero_shot, estimate.adapted), highlight=False)
         for path, what in ((self.output, "answers"), (self.state, "state")):
             if path is not None:
                 out.print(f"{what} in {shown(path)}", soft_wrap=True)
@@ -357,41 +365,3 @@ def _some(names: Sequence[str]) -> str:
         return "of another list"
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown}, ... ({len(names)})"
-
-
-class _Screen:
-    """The first answers as a table, and how many of each there are."""
-
-    def __init__(self, most: int = 20) -> None:
-        self._most = most
-        self._counts: Counter[str] = Counter()
-        self._table = Table(box=None, pad_edge=False)
-        for column in ("image", "answer", "", "zero-shot", ""):
-            justify: Literal["left", "right"] = "left" if column else "right"
-            self._table.add_column(column, justify=justify, overflow="fold")
-
-    def add(self, answer: Answer) -> None:
-        if answer.error:  # these are named in the end
-            return
-        self._counts[answer.label] += 1
-        if self._table.row_count == self._most:
-            return
-        plain = shown(answer.zero_shot)
-        self._table.add_row(
-            shown(answer.image),
-            f"[bold]{shown(answer.label)}[/]",
-            f"{answer.probability:.0%}",
-            plain if answer.zero_shot != answer.label else f"[dim]{plain}[/]",
-            f"{answer.zero_shot_probability:.0%}",
-        )
-
-    def close(self) -> None:
-        if not self._counts:
-            return
-        out.print(self._table)
-        more = self._counts.total() - self._table.row_count
-        if more:
-            common = self._counts.most_common(12)
-            counts = ", ".join(f"{shown(label)} {count}" for label, count in common)
-            rest = "" if len(self._counts) <= 12 else f", and {len(self._counts) - 12} classes more"
-            out.print(f"... and {more} more. {counts}{rest}", highlight=False)

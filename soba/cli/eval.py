@@ -25,6 +25,7 @@ from soba.cli._common import (
     StreamMethods,
     check_folder,
     counted,
+    expectation,
     method_names,
     out,
     positive_number,
@@ -145,7 +146,7 @@ def eval_(
     write_json(json_path, [record.to_json() for record in records], summary)
     counts = ((len(features), "image"), (features.n_classes, "class"), (orders, "order"))
     title = f"{file.name}: {', '.join(counted(*each) for each in counts)}"
-    out.print(_table(summary, title, min_confidence))
+    _show(summary, title, min_confidence)
     if curve is not None:
         curves(
             curve,
@@ -174,6 +175,27 @@ def _chosen(methods: str | None, transductive: bool) -> list[str]:
 
 def _label(row: dict[str, Any]) -> str:
     return f"{row['method']} (transductive)" if row["transductive"] else str(row["method"])
+
+
+def _show(summary: list[dict[str, Any]], title: str, min_confidence: float) -> None:
+    out.print(_table(summary, title, min_confidence))
+    for line in _expectations(summary):
+        out.print(line, soft_wrap=True, highlight=False)
+
+
+def _expectations(summary: list[dict[str, Any]]) -> list[str]:
+    """What methods expect without labels, beside what the labels say; a line each."""
+    plain = [row["accuracy_mean"] for row in summary if row["method"] == "zero-shot"]
+    lines = []
+    for row in summary:
+        expected = row["expected_accuracy"]
+        if expected is None:
+            continue
+        shares = (expected[name] / 100.0 for name in ("zero_shot", "adapted"))
+        truth = " and ".join(f"{score:.0f}%" for score in (*plain, row["accuracy_mean"]))
+        of_what = "" if plain else ", adapted"
+        lines.append(f"{_label(row)}: {expectation(*shares)}; by the labels{of_what}: {truth}")
+    return lines
 
 
 def _table(summary: list[dict[str, Any]], title: str, min_confidence: float) -> Table:

@@ -13,8 +13,8 @@ VIEWS = example_views(FEATURES, 64)
 
 
 def test_the_surest_6_of_64_views():
-    found = soba.ClipViews(TEXT, logit_scale=30.0).adapt(VIEWS)
-    for image, logits in zip(VIEWS, found, strict=True):
+    answers = soba.ClipViews(TEXT, logit_scale=30.0).adapt(VIEWS)
+    for image, logits in zip(VIEWS, answers, strict=True):
         said = [reference.clip(view, TEXT, 30.0) for view in image]
         surest = sorted(said, key=lambda one: one[3])[:6]
         np.testing.assert_allclose(logits, np.mean([one[1] for one in surest], axis=0), atol=1e-4)
@@ -26,14 +26,14 @@ def test_the_surest_6_of_64_views():
     ids=repr,
 )
 def test_a_queue_method_that_adds_nothing_is_the_control(silent):
-    found = silent.adapt(VIEWS)
-    np.testing.assert_allclose(found, soba.ClipViews(TEXT).adapt(VIEWS), atol=1e-4)
+    answers = silent.adapt(VIEWS)
+    np.testing.assert_allclose(answers, soba.ClipViews(TEXT).adapt(VIEWS), atol=1e-4)
 
 
 def test_zero_shot_scores_the_first_view():
-    found = soba.ZeroShot(TEXT).adapt(VIEWS)
-    np.testing.assert_allclose(found, soba.ZeroShot(TEXT).adapt(FEATURES), atol=1e-4)
-    assert np.abs(found - soba.ClipViews(TEXT).adapt(VIEWS)).max() > 1.0
+    answers = soba.ZeroShot(TEXT).adapt(VIEWS)
+    np.testing.assert_allclose(answers, soba.ZeroShot(TEXT).adapt(FEATURES), atol=1e-4)
+    assert np.abs(answers - soba.ClipViews(TEXT).adapt(VIEWS)).max() > 1.0
 
 
 def test_too_few_views():
@@ -43,6 +43,6 @@ def test_too_few_views():
 
 
 def test_torch_in_torch_out():
-    found = soba.ClipViews(TEXT).adapt(torch.asarray(VIEWS))
-    assert isinstance(found, torch.Tensor)
-    np.testing.assert_allclose(found.numpy(), soba.ClipViews(TEXT).adapt(VIEWS), atol=1e-5)
+    answers = soba.ClipViews(TEXT).adapt(torch.asarray(VIEWS))
+    assert isinstance(answers, torch.Tensor)
+    np.testing.assert_allclose(answers.numpy(), soba.ClipViews(TEXT).adapt(VIEWS), atol=1e-5)

@@ -55,9 +55,9 @@ def test_cuts(name, seed, n, classes, width, copies, refresh, capacity, cuts, kn
     tail = list(range(n, len(rows) + 1))
     whole, expected = run([0, *tail])
     for middle in (range(1, n), sorted(min(cut, n) for cut in cuts)):
-        adapter, found = run([0, *middle, *tail])
+        adapter, logits = run([0, *middle, *tail])
         assert_same_samples(adapter, whole)
-        assert np.abs(found - expected).max() <= 1e-5 * max(np.abs(expected).max(), 1.0)
+        assert np.abs(logits - expected).max() <= 1e-5 * max(np.abs(expected).max(), 1.0)
         np.testing.assert_allclose(
             adapter.logits(features), whole.logits(features), atol=1e-5 * np.abs(expected).max()
         )

@@ -14,13 +14,13 @@ def test_gda_is_the_closed_form():
     means = np.array([x[y == k].mean(0) for k in range(5)])
     covariance = np.cov((x - means[y]).T)
     precision = 20 * np.linalg.pinv(99 * covariance + np.trace(covariance) * np.eye(20))
-    for row, found in zip(FEATURES[TEST], gda.logits(FEATURES[TEST]), strict=True):
+    for row, logits in zip(FEATURES[TEST], gda.logits(FEATURES[TEST]), strict=True):
         expected = [
             20.0 * row @ TEXT[k]
             + 2.0 * (row @ precision @ means[k] - np.log(5) - means[k] @ precision @ means[k] / 2)
             for k in range(5)
         ]
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_tip_adapter_is_a_sum_of_votes():
@@ -38,7 +38,7 @@ def test_search_takes_the_best_on_validation_and_looks_at_nothing_else(cls):
     shots, val = (FEATURES[SHOTS], LABELS[SHOTS]), (FEATURES[VAL], LABELS[VAL])
     searched = cls(TEXT, logit_scale=20.0).fit(*shots, val=val)
     assert searched.tuned_on_ == "validation"
-    found = {
+    chosen = {
         name: getattr(searched, name + "_") for name in ("alpha", "beta") if name in searched.params
     }
 
@@ -47,14 +47,14 @@ def test_search_takes_the_best_on_validation_and_looks_at_nothing_else(cls):
             cls(TEXT, logit_scale=20.0, **values).fit(*shots).logits(val[0]).argmax(1) == val[1]
         ).sum()
 
-    best = hits(**found)
+    best = hits(**chosen)
     for alpha in (0.0001, 0.1, 1.0, 2.95, 10.0):
         if cls is soba.TipAdapter and alpha > 3:
             continue
-        assert hits(**found | {"alpha": alpha}) <= best
+        assert hits(**chosen | {"alpha": alpha}) <= best
     assert best >= (20.0 * val[0] @ TEXT.T).argmax(1).__eq__(val[1]).sum()
     assert cls(TEXT).fit(*shots).tuned_on_ == "initial values"
-    given = {name: 1.0 for name in found}
+    given = {name: 1.0 for name in chosen}
     assert cls(TEXT, **given).fit(*shots, val=val).tuned_on_ == "given"
 
 
@@ -123,8 +123,8 @@ def test_the_mean_of_augmentations_has_a_direction_at_any_size(size):
     views = np.repeat(FEATURES[SHOTS][:, None], 2, axis=1)
     tip = soba.TipAdapter(TEXT, alpha=1.0, beta=1.0)
     expected = tip.fit(views, LABELS[SHOTS]).logits(FEATURES[TEST])
-    found = tip.fit((views * size).astype(np.float32), LABELS[SHOTS]).logits(FEATURES[TEST])
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    logits = tip.fit((views * size).astype(np.float32), LABELS[SHOTS]).logits(FEATURES[TEST])
+    np.testing.assert_allclose(logits, expected, rtol=1e-4)
     opposite = np.stack([FEATURES[SHOTS], -FEATURES[SHOTS]], axis=1)
     with pytest.raises(ValueError, match="mean of the augmentations: row 0 is all zeros"):
         tip.fit(opposite, LABELS[SHOTS])

@@ -63,13 +63,13 @@ def test_any_tree_of_merges_equals_one_stream(name, seed, shards, tree, capacity
         )
 
     whole = learned(np.arange(n))
-    found = merged(tree)
-    assert found.n_seen == n
-    assert_same_samples(found, whole)
+    joined = merged(tree)
+    assert joined.n_seen == n
+    assert_same_samples(joined, whole)
     # A merge refreshes, a stream when it is due: two merges that end alike are compared.
-    again = learned(np.arange(n)).merge(found)
-    assert_same_state(again.state(), found.merge(whole).state(), rounding=True)
-    np.testing.assert_allclose(again.logits(features), found.logits(features), atol=1e-5 * 20.0)
+    again = learned(np.arange(n)).merge(joined)
+    assert_same_state(again.state(), joined.merge(whole).state(), rounding=True)
+    np.testing.assert_allclose(again.logits(features), joined.logits(features), atol=1e-5 * 20.0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,13 +17,13 @@ PROMPTS = TEXT + 0.1 * np.random.default_rng(1).normal(size=(9, *TEXT.shape))
 
 def real_views(path, n=40, views=64):
     """Real features with scattered copies as views: crops move a feature about as far."""
-    found = soba.FeatureSet.load(path)
-    rows = np.random.default_rng(0).permutation(len(found))[:n]
-    features = found.image_features[rows].astype(np.float64)
+    feature_set = soba.FeatureSet.load(path)
+    rows = np.random.default_rng(0).permutation(len(feature_set))[:n]
+    features = feature_set.image_features[rows].astype(np.float64)
     spread = example_views(np.zeros_like(features) + 1e-9, views)  # unit noise
-    made = features[:, None, :] + 0.5 * spread
-    made[:, 0] = features
-    return made / np.linalg.norm(made, axis=-1, keepdims=True), found
+    scattered = features[:, None, :] + 0.5 * spread
+    scattered[:, 0] = features
+    return scattered / np.linalg.norm(scattered, axis=-1, keepdims=True), feature_set
 
 
 def check_fixed_point(adapter, views, tolerance):
@@ -51,8 +51,8 @@ def test_the_fixed_point_of_random_views(logit_scale):
 
 
 def test_the_fixed_point_of_real_views(whurs19):
-    views, found = real_views(whurs19, n=20)
-    adapter = soba.MTA(found.text_features, iterations=None, tolerance=1e-10)
+    views, feature_set = real_views(whurs19, n=20)
+    adapter = soba.MTA(feature_set.text_features, iterations=None, tolerance=1e-10)
     check_fixed_point(adapter, views, 1e-6)
 
 
@@ -60,9 +60,9 @@ def test_the_fixed_point_of_real_views(whurs19):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_random_views_as_in_a_loop(views, dtype):
     rows = example_views(FEATURES, views)
-    found = soba.MTA(TEXT).adapt(rows.astype(dtype))
+    logits = soba.MTA(TEXT).adapt(rows.astype(dtype))
     expected = np.array([reference.mta(image, TEXT) for image in rows])
-    assert_same_logits(found, expected, 1e-5 if dtype is np.float32 else 2e-7)
+    assert_same_logits(logits, expected, 1e-5 if dtype is np.float32 else 2e-7)
 
 
 def test_other_weights_as_in_a_loop():
@@ -72,9 +72,9 @@ def test_other_weights_as_in_a_loop():
 
 
 def test_real_views_as_in_a_loop(whurs19):
-    views, found = real_views(whurs19)
-    expected = np.array([reference.mta(image, found.text_features) for image in views])
-    logits = soba.MTA(found.text_features).adapt(views.astype(np.float32))
+    views, feature_set = real_views(whurs19)
+    expected = np.array([reference.mta(image, feature_set.text_features) for image in views])
+    logits = soba.MTA(feature_set.text_features).adapt(views.astype(np.float32))
     assert_same_logits(logits, expected, 3e-5)  # the steps magnify rounding
 
 
@@ -129,15 +129,15 @@ def test_bad_settings():
 
 def test_torch_in_torch_out():
     for adapter in (soba.MTA(TEXT), soba.MTAEnsembleVote(PROMPTS)):
-        found = adapter.adapt(torch.asarray(VIEWS))
-        assert isinstance(found, torch.Tensor)
-        np.testing.assert_allclose(found.numpy(), adapter.adapt(VIEWS), atol=1e-5)
+        logits = adapter.adapt(torch.asarray(VIEWS))
+        assert isinstance(logits, torch.Tensor)
+        np.testing.assert_allclose(logits.numpy(), adapter.adapt(VIEWS), atol=1e-5)
 
 
 def test_the_mean_of_the_prompts():
     mean = reference.unit(reference.unit(PROMPTS).mean(axis=0))
-    found = soba.MTAEnsembleMean(PROMPTS).adapt(VIEWS)
-    np.testing.assert_allclose(found, soba.MTA(mean).adapt(VIEWS), atol=1e-4)
+    logits = soba.MTAEnsembleMean(PROMPTS).adapt(VIEWS)
+    np.testing.assert_allclose(logits, soba.MTA(mean).adapt(VIEWS), atol=1e-4)
 
 
 def test_the_vote_of_the_prompts():
@@ -161,8 +161,8 @@ def test_a_tie_of_the_prompts_goes_to_the_higher_mean_logit():
 
 
 def test_one_prompt_is_one_vote():
-    found = soba.MTAEnsembleVote(TEXT).adapt(VIEWS).argmax(axis=1)
-    assert np.array_equal(found, soba.MTA(TEXT).adapt(VIEWS).argmax(axis=1))
+    answers = soba.MTAEnsembleVote(TEXT).adapt(VIEWS).argmax(axis=1)
+    assert np.array_equal(answers, soba.MTA(TEXT).adapt(VIEWS).argmax(axis=1))
 
 
 def test_prompts_are_saved_and_checked(tmp_path):

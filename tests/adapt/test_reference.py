@@ -10,13 +10,13 @@ from soba.testing import example_stream
 READINGS = ["whitened", "gda", "dual", "literal"]
 
 
-def close(found, expected):
-    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+def close(logits, expected):
+    assert np.abs(logits - expected).max() <= 1e-4 * np.abs(expected).max()
     # The same answers, but where two classes are within rounding of each other.
     two = np.sort(expected, axis=1)[:, -2:]
     clear = two[:, 1] - two[:, 0] > 1e-4 * np.abs(expected).max()
     assert clear.mean() > 0.5
-    assert np.array_equal(found.argmax(1)[clear], expected.argmax(1)[clear])
+    assert np.array_equal(logits.argmax(1)[clear], expected.argmax(1)[clear])
 
 
 # Refreshed at every 9th sample, the first covariances have no full rank, and then the basis is
@@ -66,10 +66,10 @@ def test_unseen_classes(capacity):
         reference = ReferencePrototypes(text, logit_scale=20.0, capacity=capacity, reading=reading)
         expected = reference.run(features, "tenths")
         assert len(reference.queue.members()) < 20
-        found = soba.SOBA(
+        adapter = soba.SOBA(
             text, logit_scale=20.0, capacity=capacity, reading=reading, refresh="tenths", total=200
         )
-        close(found.adapt(features), expected)
+        close(adapter.adapt(features), expected)
 
 
 def test_tda():

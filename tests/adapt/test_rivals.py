@@ -31,8 +31,8 @@ def real(rows, name="whurs19/clip_vitb32"):
     return features.image_features[order].astype(np.float64), features.text_features
 
 
-def check(found, expected, tolerance=1e-6):
-    assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
+def check(logits, expected, tolerance=1e-6):
+    assert np.abs(logits - expected).max() <= tolerance * np.abs(expected).max()
 
 
 def text_of(adapter):
@@ -67,10 +67,10 @@ def test_parity_on_a_random_stream(name):
     cls, reference, params, theirs = CASES[name]
     adapter = cls(TEXT, logit_scale=SCALE, **params)
     expected = reference(STREAM, text_of(adapter), SCALE, **theirs)
-    found = adapter.adapt(STREAM)
+    logits = adapter.adapt(STREAM)
     if cls in (soba.OGA, soba.DOTA):
-        found, expected = relative(found), relative(expected)
-    check(found, expected)
+        logits, expected = relative(logits), relative(expected)
+    check(logits, expected)
 
 
 @pytest.mark.parametrize("name", ["etta", "oga", "adapt", "dota"])
@@ -81,11 +81,11 @@ def test_parity_on_real_features(name):
         params, theirs = {"refresh": 40}, {"every": 40}
     adapter = cls(text, **params)
     expected = reference(x, text_of(adapter), 100.0, **theirs)
-    found = adapter.adapt(x)
-    assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
+    logits = adapter.adapt(x)
+    assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
     if cls in (soba.OGA, soba.DOTA):
-        found, expected = relative(found), relative(expected)
-    check(found, expected, 1e-5)
+        logits, expected = relative(logits), relative(expected)
+    check(logits, expected, 1e-5)
 
 
 def test_oga_with_more_samples_than_four_times_the_dimensions():
@@ -134,8 +134,8 @@ def test_transclip_parity(params):
 def test_transclip_parity_on_real_features():
     x, text = real(100)
     adapter = soba.TransCLIP(text)
-    found = chances(adapter.transduce(x))
-    check(found, slow.transclip(x, text_of(adapter), 100.0), 1e-5)
+    shares = chances(adapter.transduce(x))
+    check(shares, slow.transclip(x, text_of(adapter), 100.0), 1e-5)
 
 
 @pytest.mark.parametrize(("name", "score"), [("clip_rn50", 95.92), ("clip_vitb32", 90.35)])
@@ -304,8 +304,8 @@ def test_adapt_settles_in_one_round():
 def test_views_are_joined_before_a_set_is_seen(cls):
     views = np.repeat(STREAM[:, None, :], 10, axis=1)
     adapter = cls(TEXT, logit_scale=SCALE)
-    found, expected = adapter.transduce(views), adapter.transduce(STREAM)
-    check(found, expected, 1e-5)
+    logits, expected = adapter.transduce(views), adapter.transduce(STREAM)
+    check(logits, expected, 1e-5)
 
 
 @pytest.mark.parametrize("cls", [soba.ETTA, soba.DOTA])

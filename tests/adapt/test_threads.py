@@ -45,13 +45,13 @@ def run(*jobs):
         raise failed[0]
 
 
-def made(name, **options):
+def fresh(name, **options):
     return soba.create_adapter(name, TEXT, logit_scale=20.0, **options)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_sample_is_lost_or_counted_twice(name):
-    adapter, given = made(name), made(name)
+    adapter, given = fresh(name), fresh(name)
 
     def learn(part):
         for row in range(part, 800, 8):
@@ -62,7 +62,7 @@ def test_no_sample_is_lost_or_counted_twice(name):
     assert adapter.n_seen == given.n_seen == 800
     kept = [a for n, a in adapter.state()["arrays"].items() if n.endswith(".ids")]
     assert min(ids.min(initial=0) for ids in kept) >= -800
-    whole = made(name)
+    whole = fresh(name)
     whole.adapt(FEATURES, ids=np.arange(800))
     assert_same_samples(given, whole)
 
@@ -71,7 +71,7 @@ def test_no_sample_is_lost_or_counted_twice(name):
 def test_an_answer_is_of_one_state(name):
     """While another thread forgets and learns again, an answer is of before or after."""
     options = RARELY.get(name, {"refresh": 300})
-    adapter = made(name, **options)
+    adapter = fresh(name, **options)
     queries = np.repeat(FEATURES[300:], 4, axis=0)
     states = [adapter.logits(queries)]
     adapter.adapt(FEATURES[:300])
@@ -95,16 +95,16 @@ def test_an_answer_is_of_one_state(name):
     run(learn, ask, ask)
     assert asked
     mixed = [
-        found
-        for found in asked
-        if min(np.abs(found - state).max() for state in states) > 1e-5 * np.abs(states[1]).max()
+        logits
+        for logits in asked
+        if min(np.abs(logits - state).max() for state in states) > 1e-5 * np.abs(states[1]).max()
     ]
     assert not mixed, f"{len(mixed)} of {len(asked)} answers were of no state"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_saved_is_one_state(name):
-    adapter = made(name)
+    adapter = fresh(name)
     copies = []
 
     def learn():
@@ -118,7 +118,7 @@ def test_what_is_saved_is_one_state(name):
     run(learn, read)
     assert adapter.n_seen == 800
     for copy in copies:
-        expected = made(name)
+        expected = fresh(name)
         for start in range(0, copy.n_seen, 10):
             rows = np.arange(start, start + 10)
             expected.adapt(FEATURES[rows], ids=rows)
@@ -128,7 +128,7 @@ def test_what_is_saved_is_one_state(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_adapters_may_merge_into_each_other(name):
     """No call holds two locks, so two that merge crosswise never wait for each other."""
-    one, other, whole = made(name), made(name), made(name)
+    one, other, whole = fresh(name), fresh(name), fresh(name)
     one.adapt(FEATURES[:400], ids=np.arange(400))
     other.adapt(FEATURES[400:], ids=np.arange(400, 800))
     whole.adapt(FEATURES, ids=np.arange(800))
@@ -145,7 +145,7 @@ def test_adapters_may_merge_into_each_other(name):
 @pytest.mark.parametrize("name", ["soba+", "soba", "ncm"])
 def test_what_is_merged_or_taken_over_is_one_state(name):
     """Everything is kept: what was read in the middle of a call holds less than was counted."""
-    teacher = made(name, capacity=None)
+    teacher = fresh(name, capacity=None)
     torn = []
 
     def learn():
@@ -154,7 +154,7 @@ def test_what_is_merged_or_taken_over_is_one_state(name):
 
     def read():
         for _ in range(60):
-            pupil = made(name, capacity=None).merge(teacher)
+            pupil = fresh(name, capacity=None).merge(teacher)
             torn.append(len(pupil.queue) != pupil.n_seen)
             renamed = teacher.with_text(TEXT[::-1].copy())
             torn.append(len(renamed.queue) != renamed.n_seen)
@@ -179,7 +179,7 @@ class Watched:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_call_holds_two_locks(name):
-    one, other, held = made(name), made(name), []
+    one, other, held = fresh(name), fresh(name), []
     one.adapt(FEATURES[:400], ids=np.arange(400))
     other.adapt(FEATURES[400:], ids=np.arange(400, 800))
     one._lock, other._lock = Watched(held), Watched(held)
@@ -191,7 +191,7 @@ def test_no_call_holds_two_locks(name):
 
 def test_what_is_forgotten_is_forgotten_whole():
     """Everything is kept: a queue of fewer samples than were counted was torn by a reset."""
-    adapter = made("soba", capacity=None)
+    adapter = fresh("soba", capacity=None)
     torn = []
 
     def learn():
@@ -210,7 +210,7 @@ def test_what_is_forgotten_is_forgotten_whole():
 
 def test_a_view_shows_nothing_that_is_learned_later():
     for name in NAMES:
-        adapter = made(name, **{"tda": {}, "oga": {"batch": 50}}.get(name, {"refresh": 50}))
+        adapter = fresh(name, **{"tda": {}, "oga": {"batch": 50}}.get(name, {"refresh": 50}))
         adapter.adapt(FEATURES[:100])
         view, expected = adapter._view(), adapter.logits(FEATURES)
         adapter.adapt(FEATURES[100:])

@@ -13,7 +13,7 @@ def test_the_surest_tenth_of_the_views_decides():
     views = features[:, None] + 0.3 * rng.normal(size=(30, 20, 12))
     views /= np.linalg.norm(views, axis=-1, keepdims=True)
     queue = soba.TDA(text, logit_scale=30.0, alpha=0.0, negative_alpha=0.0)
-    found = queue.adapt(views, ids=np.arange(30))
+    logits = queue.adapt(views, ids=np.arange(30))
     expected, entropies, means = [], {}, {}
     for i in range(30):
         z = 30.0 * views[i] @ text.T
@@ -23,7 +23,7 @@ def test_the_surest_tenth_of_the_views_decides():
         expected.append(z[chosen].mean(0))
         mean = p[chosen].mean(0)
         entropies[i], means[i] = -(mean * np.log(mean)).sum(), views[i][chosen].mean(0)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4)
     np.testing.assert_allclose(queue.logits(views), expected, rtol=1e-4)
     items = queue._queues["positive"].items()
     for id_, entropy, feature in zip(

@@ -29,9 +29,9 @@ def test_votes_as_in_a_loop(views, keep):
 
 def view(label, sure):
     """A view of class `label` of 4 that leaves more doubt the less sure it is."""
-    found = np.full(4, 1.0 - sure)
-    found[label] = 1.0
-    return found
+    feature = np.full(4, 1.0 - sure)
+    feature[label] = 1.0
+    return feature
 
 
 def test_ties_walk_the_discarded_views():
@@ -42,9 +42,9 @@ def test_ties_walk_the_discarded_views():
         sureness = np.linspace(0.9, 0.5, len(labels))
         views = np.stack([view(k, s) for k, s in zip(labels, sureness, strict=True)])
         shuffled = views[np.random.default_rng(0).permutation(len(views))]
-        found = int(zero.adapt(shuffled[None]).argmax())
-        assert found == reference.zero(shuffled, np.eye(4), 10.0, 0.5)[0]
-        return found
+        voted = int(zero.adapt(shuffled[None]).argmax())
+        assert voted == reference.zero(shuffled, np.eye(4), 10.0, 0.5)[0]
+        return voted
 
     assert winner(2, 2, 1, 1, 1, 1) == 2  # no tie: the discarded have no vote
     assert winner(1, 2, 2, 1) == 2  # a tie of 1 and 2: the surest of the discarded decides
@@ -70,6 +70,6 @@ def test_too_few_views_and_bad_settings():
 
 
 def test_torch_in_torch_out():
-    found = soba.ZERO(TEXT).adapt(torch.asarray(VIEWS))
-    assert isinstance(found, torch.Tensor)
-    np.testing.assert_allclose(found.numpy(), soba.ZERO(TEXT).adapt(VIEWS), atol=1e-5)
+    logits = soba.ZERO(TEXT).adapt(torch.asarray(VIEWS))
+    assert isinstance(logits, torch.Tensor)
+    np.testing.assert_allclose(logits.numpy(), soba.ZERO(TEXT).adapt(VIEWS), atol=1e-5)

@@ -59,6 +59,9 @@ def test_what_older_files_lack_has_its_default():
         ({"accuracy_at_coverage": [float("nan")]}, r"accuracy_at_coverage is \[nan\]"),
         ({"seconds": 10**400}, "seconds is 10000"),
         ({"versions": {"numpy": 2}}, "versions is {'numpy': 2}"),
+        ({"expected_accuracy": {"adapted": 80.0}}, "expected_accuracy is {'adapted': 80.0}"),
+        ({"expected_accuracy": {"zero_shot": 70.0, "adapted": 101.0}}, "expected_accuracy is"),
+        ({"expected_accuracy": [70.0, 80.0]}, r"expected_accuracy is \[70.0, 80.0\]"),
     ],
 )
 def test_what_cannot_be_a_record_is_refused(tmp_path, change, message):

@@ -174,6 +174,9 @@ def test_few_shot_methods_learn_from_a_folder_of_their_own(tmp_path):
         "tip-adapter": 2,
     }
     assert records["tip-adapter"]["accuracy"] > 50  # right labels: of four classes
+    without = [*options, "--train", tmp_path / "labelled", "--methods", "zero-shot,soba+"]
+    said = soba_command(*without, code=2)
+    assert "--train is for few-shot methods to learn from, and none was asked for" in said
     said = soba_command("bench", "icons", "--train", tmp_path / "labelled", code=2)
     assert "--train has no place here" in said
 

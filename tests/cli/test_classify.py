@@ -3,6 +3,7 @@ import html
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -174,6 +175,25 @@ def test_the_screen_shows_the_first_and_counts_the_rest(icon_stream):
     assert "2 images in" in few
     assert "more." not in few
     assert "otherwise" not in few
+
+
+def test_the_expected_accuracy_is_told_in_the_end(icon_stream, tmp_path, spread):
+    said = re.compile(
+        r"^CLIP alone is expected to be right on (\d+)%, adapted on (\d+)% "
+        r"\(estimated without labels\)$",
+        re.MULTILINE,
+    )
+    state = tmp_path / "state"
+    printed = classify(icon_stream, "--text-features", spread, "--state", state)
+    told = soba.load(state).adapter.expected_accuracy()
+    [shares] = said.findall(printed)
+    assert shares == (f"{100 * told.zero_shot:.0f}", f"{100 * told.adapted:.0f}")
+    assert printed.index("48 images in") < printed.index("CLIP alone")
+    # Nothing to tell: too few images for a first refresh, other methods, nothing learned.
+    few = sorted(icon_stream.iterdir())[:2]
+    assert "CLIP alone" not in classify(*few, "--text-features", spread)
+    for more in (("--method", "soba"), ("--method", "zero-shot"), ("--transductive",)):
+        assert "CLIP alone" not in classify(icon_stream, "--text-features", spread, *more)
 
 
 def test_folders_patterns_tables_and_lists_are_one_stream(
@@ -709,6 +729,10 @@ def test_bad_input_is_one_line(icon_stream, tmp_path):
         ([one, *some, "--text-features", tmp_path / "huge.npy"], "huge.npy: not a readable .npy"),
         ([one, *some, "--text-features", tmp_path / "absent.npy"], "absent.npy"),
         ([one, *some, "--text-features", tmp_path / "nan.npy"], "nan.npy: text features: row 0"),
+        (
+            [one, *some, "--text-features", tmp_path / "nan.npy", "--templates", "a {}."],
+            "--templates make text features, and --text-features are some already",
+        ),
     ):
         assert problem in refused("classify", *arguments)
 

@@ -71,6 +71,37 @@ def test_eval_prints_a_table_and_writes_records(file, tmp_path):
     )
 
 
+def test_the_expected_accuracy_stands_beside_the_true_one(file, tmp_path):
+    path = tmp_path / "out.json"
+    out = run("eval", file, "--methods", "zero-shot,soba,soba+", "--orders", 3, "--json", path)
+    content = json.loads(path.read_text())
+    estimates = {}
+    for record in content["records"]:
+        estimates.setdefault(record["method"], []).append(record["expected_accuracy"])
+    assert estimates["zero-shot"] == estimates["soba"] == [None] * 3
+    for estimate in estimates["soba+"]:
+        assert estimate.keys() == {"zero_shot", "adapted"}
+        assert 0.0 < estimate["zero_shot"] <= estimate["adapted"] <= 100.0
+    rows = {row["method"]: row for row in content["summary"]}
+    assert rows["soba"]["expected_accuracy"] is None
+    mean = rows["soba+"]["expected_accuracy"]
+    for name in ("zero_shot", "adapted"):
+        assert mean[name] == pytest.approx(sum(e[name] for e in estimates["soba+"]) / 3)
+    plain, adapted = (rows[name]["accuracy_mean"] for name in ("zero-shot", "soba+"))
+    line = (
+        f"soba+: CLIP alone is expected to be right on {mean['zero_shot']:.0f}%, adapted on "
+        f"{mean['adapted']:.0f}% (estimated without labels); "
+    )
+    lines = [each for each in out.splitlines() if "CLIP alone" in each]
+    assert lines == [line + f"by the labels: {plain:.0f}% and {adapted:.0f}%"]
+    assert out.rstrip().endswith(lines[0])
+    alone = run("eval", file, "--methods", "soba+", "--orders", 3)
+    assert alone.rstrip().endswith(line + f"by the labels, adapted: {adapted:.0f}%")
+    assert "CLIP alone" not in run("eval", file, "--methods", "soba", "--orders", 1)
+    at_once = run("eval", file, "--methods", "soba+", "--transductive", "--orders", 1)
+    assert "CLIP alone" not in at_once
+
+
 def test_eval_options_reach_the_methods(file, tmp_path):
     path = tmp_path / "out.json"
     run(
