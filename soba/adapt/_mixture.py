@@ -81,7 +81,7 @@ class Covariance:
         weighted = shares.means * np.sqrt(mass).astype(np.float32)[:, None]
         matrix = (second_moments - weighted.T @ weighted) / freedom
         trace = float(np.trace(matrix))
-        if trace <= 1e-8:  # copies of one sample, up to rounding
+        if trace <= 1e-6:  # copies of one sample, up to rounding
             return None
         taken = max(trace, LEAST_SCATTER * shares.apart(trace))
         ridge = float(np.vdot(matrix, matrix)) / trace * (taken / trace)

@@ -10,6 +10,11 @@ from soba.adapt._weighing import strength, weighed, weighed_by
 CLASSES, DRAWN = 6, 300
 
 
+def parts_of(statistics):
+    """What `weighed` takes of the statistics."""
+    return [statistics[name] for name in ("evidence", "unknown", "weighing")]
+
+
 def softmax(logits):
     e = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
@@ -117,7 +122,7 @@ def test_scores_are_weighed_one_by_one(fill, weighing):
     statistics = weighed_by(evidence, evidence.mass, scores.copy())
     statistics["weighing"] = np.array(weighing)
     known = np.flatnonzero(statistics["unknown"] == 0.0)
-    moved = weighed(np, scores.copy(), statistics)
+    moved = weighed(np, scores.copy(), *parts_of(statistics))
     expected = slow_weighed(scores, np.sqrt(fill), known, weighing)
     np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-4)
     assert not moved[:9].any()  # CLIP's to answer
