@@ -35,6 +35,7 @@ import numpy as np
 from soba.adapt._arrays import Array, Batch, like, read_batch, score_with_clip, to_host
 from soba.adapt._statistics import inverse
 from soba.adapt._values import whole
+from soba.adapt.transductive import check_out
 
 WEIGHT = 4.0  # nats of CLIP that one of the Gaussians is worth, at full evidence and doubt
 DOUBT = 0.25  # of CLIP, from which on the Gaussians have their full weight
@@ -216,8 +217,8 @@ def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None)
     `text` holds the text features times the logit scale. See :meth:`soba.SOBAPlus.transduce`.
     """
     rows = _Rows(features, text)
-    if out is not None and tuple(out.shape) != rows.shape_out:
-        raise ValueError(f"out must have shape {rows.shape_out}, not {tuple(out.shape)}")
+    if out is not None:
+        check_out(out, rows.first, rows.shape_out)
     return rows.scored(_fitted(rows, text, rounds), out)
 
 
@@ -261,7 +262,7 @@ class _Rows:
         first = read_batch(features if features.ndim < 2 else features[:1], text.shape[1])
         if first.single:
             raise ValueError(f"transduce takes a set, (n, {text.shape[1]}) features, not one row")
-        self._features, self._text, self._first = features, text, first
+        self._features, self._text, self.first = features, text, first
         classes = len(text)
         self._step = min(max(_BLOCK_LOGITS // classes, 64), 8192)
         if first.views:
@@ -286,9 +287,9 @@ class _Rows:
         return Batch(batch.xp, joined, False)
 
     def scored(self, model: EMModel, out: Array | None) -> Array:
-        xp, x = self._first.xp, self._first.x
+        xp, x = self.first.xp, self.first.x
         if out is None:
-            out = xp.empty(self.shape_out, dtype=x.dtype, device=self._first.device)
+            out = xp.empty(self.shape_out, dtype=x.dtype, device=self.first.device)
         at = 0
         for block in self.blocks():
             out[at : at + len(block), :] = model.logits(block)

@@ -38,7 +38,7 @@ class Transduces(Adapter):
         if batch.single:
             raise ValueError(f"transduce takes a set, (n, {self.dim}) features, not one (d,) row")
         if out is not None:
-            check_out(out, batch, self.n_classes)
+            check_out(out, batch, (len(batch), self.n_classes))
         view = self._view()
         logits = view._answers(batch, rounds) if len(batch) else view._clip_logits(batch)[1]
         if isinstance(logits, np.ndarray) and not isinstance(batch.x, np.ndarray):
@@ -80,15 +80,14 @@ class TransductiveAdapter(Transduces):
         )
 
 
-def check_out(out: Array, batch: Batch, n_classes: int) -> None:
-    """Raise, before the work, if the answers cannot be written into `out`."""
+def check_out(out: Array, batch: Batch, shape: tuple[int, int]) -> None:
+    """Raise, before the work, if answers of this shape cannot be written into `out`."""
     if not array_api_compat.is_array_api_obj(out):
         raise TypeError(f"out must be an array, not {type(out).__name__}")
     if array_api_compat.array_namespace(out) is not batch.xp:
         raise TypeError(f"out is a {type(out).__name__}, and the features are of another library")
-    if tuple(out.shape) != (len(batch), n_classes):
-        wanted = f"({len(batch)}, {n_classes})"
-        raise ValueError(f"out must have shape {wanted}, not {tuple(out.shape)}")
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out must have shape {shape}, not {tuple(out.shape)}")
     if not batch.xp.isdtype(out.dtype, "real floating"):
         raise TypeError(f"out must be floating point, not {out.dtype}")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
