@@ -1,137 +1,187 @@
-"""What each ingredient of SOBA+ is worth: the table of docs/soba_plus.md.
+"""What each estimate of SOBA+ is worth: the table of docs/soba_plus.md.
 
-    python perf/soba_plus_ablation.py FEATURES...
+    python perf/soba_plus_ablation.py rn50.npz photo.npz+art.npz --names "RN50,two domains"
 
-Every row takes one ingredient away or changes it, and runs all scenarios of `soba stress`: mean
-gain over zero-shot, the worst scenario, top-1 on the whole set, and how far the calibration error
-goes above zero-shot's at most (wrong text aside).
+Every row takes one estimate away or changes it. Gains over zero-shot in points of top-1, means over
+orders: on the plain shuffled stream of each set, then the mean over sets (worst set) where a
+quarter of the classes occur and where the stream is sorted by class. Last the calibration error of
+the plain streams, mean over sets.
 """
 
 from __future__ import annotations
 
-import copy
+import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 import numpy as np
+from rivals import feature_set
 
 import soba
-from soba.adapt import soba_plus
-from soba.adapt.soba_plus import SOBAPlus
-from soba.studies.scenarios import SCENARIOS, Scenario, build
-from soba.studies.stress import orders_of, run_one
+from soba.adapt import _evidence, _weighing, soba_plus
+from soba.adapt._evidence import Evidence
+from soba.adapt._mixture import Covariance, Mixture
+from soba.studies.scenarios import Scenario, build
+from soba.studies.stress import run_one
+
+PLAIN, HARD = "all", ("quarter of classes", "sorted by class")
+Run = Callable[[Scenario, float], dict[str, Any]]
 
 
-class NoTextPrior(SOBAPlus):
-    def _model(self, evidence, ridge, trace):  # class means shrink to their common centre
-        text, self.text_features = self.text_features, np.zeros_like(self.text_features)
-        try:
-            return super()._model(evidence, ridge, trace)
-        finally:
-            self.text_features = text
+class QueueOnly(Evidence):
+    """No E step: the queue under CLIP's labels is all that the Gaussians are made of."""
+
+    def fit(self):
+        queued, moments = self._by_label()
+        covariance = Covariance.within(moments, queued)
+        model = Mixture.fitted(queued, covariance, self.text)
+        return None if model is None else (model, covariance)
 
 
-class NoCorrection(SOBAPlus):
-    def _model(self, evidence, ridge, trace):
-        ridge = copy.copy(ridge)
-        ridge.trace = 0.0
-        return super()._model(evidence, ridge, trace)
+class CountsAsOne(Evidence):
+    def fit(self):
+        self.confidence = np.ones_like(self.confidence)
+        sure, self.drawn_confidence = self.drawn_confidence, np.ones_like(self.drawn_confidence)
+        fitted = super().fit()
+        self.drawn_confidence = sure  # the weight goes by it
+        return fitted
 
 
-class EqualCounts(SOBAPlus):
-    def _counts_as(self, candidates):
-        return np.ones(len(candidates))
+class OneForAll(Evidence):
+    """All classes have the evidence of the pairs, so all are known."""
+
+    def by_class(self, mass):
+        return np.full(len(mass), np.sqrt(super().by_class(mass)).mean() ** 2)
 
 
-class UsualGrowth(SOBAPlus):
-    @property
-    def _growth(self):
-        return {}
+class NoText(Evidence):
+    """Class means shrink to their common centre, whatever the text."""
+
+    def __init__(self, queue, drawn, text, logit_scale):
+        super().__init__(queue, drawn, text, logit_scale)
+        self.text = np.zeros_like(text)
 
 
-def constants(**values: float) -> Callable[[Scenario], SOBAPlus]:
-    def make(stream: Scenario, logit_scale: float) -> SOBAPlus:
-        patch = mock.patch.multiple(soba_plus, **values)
-        patch.start()
-        return SOBAPlus(stream.text_features, logit_scale=logit_scale)
-
-    return make
+_within = Covariance.within
 
 
-def subclass(cls: type[SOBAPlus], **options: object) -> Callable[[Scenario], SOBAPlus]:
-    return lambda stream, logit_scale: cls(stream.text_features, logit_scale=logit_scale, **options)
+def uncorrected(moments, shares):
+    covariance = _within(moments, shares)
+    return None if covariance is None else replace(covariance, overlap=0.0)
+
+
+def ridge_by_dimensions(moments, shares):
+    """r = 10 tr(S) / d, as SOBA+ had it before."""
+    covariance = _within(moments, shares)
+    if covariance is None:
+        return None
+    shrunk, d = np.linalg.inv(covariance.inverse.astype(np.float64)), len(covariance.inverse)
+    ridge = 10.0 * covariance.trace / d
+    shift = ridge - (np.trace(shrunk) - covariance.trace) / d
+    inverse = np.linalg.inv(shrunk + shift * np.eye(d))
+    overlap = d - ridge * float(np.trace(inverse))
+    return Covariance(covariance.trace, inverse.astype(np.float32), overlap)
+
+
+def no_gates(xp, best, weighing):
+    return float(weighing[0] * weighing[1])
+
+
+def variant(*patches: Any, **options: object) -> Run:
+    def run(stream: Scenario, logit_scale: float) -> dict[str, Any]:
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            adapter = soba.SOBAPlus(stream.text_features, logit_scale=logit_scale, **options)
+            return run_one(adapter, stream)
+
+    return run
+
+
+def weighing(**values: object) -> Run:
+    return variant(mock.patch.multiple(_weighing, **values))
+
+
+def evidence(cls: type[Evidence]) -> Run:
+    return variant(mock.patch.object(soba_plus, "Evidence", cls))
+
+
+def covariance(within: Callable) -> Run:
+    return variant(mock.patch.object(Covariance, "within", within))
+
+
+def uniform(logits: np.ndarray) -> np.ndarray:
+    return np.full(logits.shape[1], 1.0 / logits.shape[1])
 
 
 VARIANTS = {
-    "soba+": subclass(SOBAPlus),
-    "no text prior": subclass(NoTextPrior),
-    "no bias correction": subclass(NoCorrection),
-    "covariance hardly shrunk (eps 1)": constants(SHRINKAGE=1.0),
-    "covariance a multiple of I (eps 1000)": constants(SHRINKAGE=1000.0),
-    "items count as 1, not as p": subclass(EqualCounts),
-    "no EM step": constants(SURE=0.0),
-    "weight constant, not by evidence": constants(POWER=0.0),
-    "weight by evidence to the power 1": constants(POWER=1.0),
-    "half the weight": constants(TEMPER=0.025),
-    "twice the weight": constants(TEMPER=0.1),
-    "usual growth: from max(C, 64), 10%": subclass(UsualGrowth),
-    "tenths": lambda stream, logit_scale: SOBAPlus(
-        stream.text_features, logit_scale=logit_scale, refresh="tenths", total=len(stream.labels)
-    ),
-    "no cooling": constants(COOLING=0.0),
-    "SOBA, tenths": lambda stream, logit_scale: soba.SOBA(
-        stream.text_features, logit_scale=logit_scale, refresh="tenths", total=len(stream.labels)
-    ),
-    "TDA": lambda stream, logit_scale: soba.TDA(stream.text_features, logit_scale=logit_scale),
+    "soba+": variant(),
+    "no EM: the queue only": evidence(QueueOnly),
+    "no class prior in EM": variant(mock.patch.object(_evidence, "class_prior", uniform)),
+    "samples count as 1": evidence(CountsAsOne),
+    "weight not by CLIP's doubt": weighing(ENOUGH_DOUBT=1e-9),
+    "no spread": weighing(SPREAD_POWER=0.0),
+    "not by how familiar an image is": weighing(strength=no_gates),
+    "no evidence by class": evidence(OneForAll),
+    "no text prior": evidence(NoText),
+    "no bias correction": covariance(uncorrected),
+    "ridge 10 tr(S)/d": covariance(ridge_by_dimensions),
+    "half the weight": weighing(WEIGHT=0.5),
+    "twice the weight": weighing(WEIGHT=2.0),
+    "no cooling": weighing(temperature_for=lambda logits, confidence: 1.0),
+    "never surer than CLIP": weighing(LEEWAY=0.0),
+    "128 drawn": variant(sample_size=128),
+    "1,024 drawn": variant(sample_size=1024),
 }
 
 
-def measure(make: Callable, features: soba.FeatureSet) -> dict[str, float]:
-    gains, worse, whole = {}, {}, 0.0
-    for name in SCENARIOS:
-        runs = []
-        for seed in range(orders_of(build(name, features, 0))):
-            stream = build(name, features, seed)
-            try:
-                ours = run_one(make(stream, features.logit_scale), stream)
-            finally:
-                mock.patch.stopall()
+def measure(features: soba.FeatureSet, orders: int) -> dict[tuple[str, str], np.ndarray]:
+    """(variant, scenario) -> mean gain over zero-shot and mean calibration error."""
+    names, runs = ("accuracy", "calibration_error"), {}
+    for scenario in (PLAIN, *HARD):
+        for seed in range(orders):
+            stream = build(scenario, features, seed)
             clip = run_one(
                 soba.ZeroShot(stream.text_features, logit_scale=features.logit_scale), stream
             )
-            runs.append([ours[k] - clip[k] for k in ("accuracy", "calibration_error")])
-            runs[-1].append(ours["accuracy"])
-        gains[name], worse[name], score = np.mean(runs, axis=0)
-        whole = score if name == "all" else whole
-    worst = min(gains, key=gains.get)
-    return {
-        "average": np.mean(list(gains.values())),
-        "worst": f"{gains[worst]:+.1f} {worst}",
-        "all": whole,
-        "ece": max(value for name, value in worse.items() if name != "wrong text"),
-    }
+            for name, run in VARIANTS.items():
+                ours = run(stream, features.logit_scale)
+                row = [ours[key] - (clip[key] if key == "accuracy" else 0.0) for key in names]
+                runs.setdefault((name, scenario), []).append(row)
+    return {key: np.mean(rows, axis=0) for key, rows in runs.items()}
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    for path in sys.argv[1:]:
-        features = soba.FeatureSet.load(path)
-        print(f"\n### {features.source.stem}\n", flush=True)
-        print("| variant | average gain | worst scenario | all | calibration error at most |")
-        print("|---|---|---|---|---|")
-        for name, make in VARIANTS.items():
-            row = measure(make, features)
-            print(
-                f"| {name} | {row['average']:+.2f} | {row['worst']} | {row['all']:.2f} "
-                f"| {row['ece']:+.1f} |",
-                flush=True,
-            )
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="+", metavar="FEATURES", help="A+B: one stream of both")
+    parser.add_argument("--names", help="comma-separated headings; default: the files' names")
+    parser.add_argument("--orders", type=int, default=3)
+    options = parser.parse_args()
+    first = [paths.split("+")[0] for paths in options.files]
+    names = options.names.split(",") if options.names else [Path(path).stem for path in first]
+    sets = []
+    for paths in options.files:
+        print(paths, file=sys.stderr, flush=True)
+        sets.append(measure(feature_set(paths), options.orders))
+    print(f"| variant | {' | '.join(names)} | {' | '.join(HARD)} | calibration error |")
+    print("|---|" + "---:|" * (len(names) + 3))
+    for name in VARIANTS:
+        cells = [f"{cells[name, PLAIN][0]:+.2f}" for cells in sets]
+        for scenario in HARD:
+            gains = [cells[name, scenario][0] for cells in sets]
+            worst = int(np.argmin(gains))
+            cells.append(f"{np.mean(gains):+.2f} ({gains[worst]:+.1f} {names[worst]})")
+        error = np.mean([cells[name, PLAIN][1] for cells in sets])
+        print(f"| {name} | {' | '.join(cells)} | {error:.1f} |")
 
 
 if __name__ == "__main__":
