@@ -54,7 +54,8 @@ def check_bold(cells):
 def test_bold_is_the_best_of_its_row_and_nothing_else():
     for path in PAGES:
         for head, rows in tables(path.read_text()):
-            if "**" not in str(rows) or path.stem == "ablations":
+            # Those two mark the best of a column, and say so.
+            if "**" not in str(rows) or path.stem in ("ablations", "rivals"):
                 continue
             assert not any("**" in row[0] for row in rows)
             gains = "scenario" in head  # beside zero-shot's accuracy, what the others add to it

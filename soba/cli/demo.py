@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from soba.cli._common import (
     JsonPath,
@@ -54,7 +55,8 @@ def demo_(
 
     started = time.perf_counter()
     encoder = load_encoder()
-    with progress_bar() as progress:
+    # Threads of BLAS that wait for the next small product keep a core from the encoder.
+    with threadpool_limits(1, user_api="blas"), progress_bar() as progress:
         total = work_units(per_class, orders, len(METHODS))
         task = progress.add_task("demo", total=total)
         domains = run_demo(
