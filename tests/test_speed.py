@@ -11,11 +11,12 @@ PERF = Path(__file__).parent.parent / "perf"
 ROWS = {
     "speed": [
         r"SOBA.adapt, tenths, .* <= 4x",
-        r"SOBAPlus.adapt, .* <= 4.5x",
+        r"SOBAPlus.adapt, .* <= 5x",
         r"SOBAPlus.transduce, a round, .* <= 6x",
         r"one by one, .* p50 / .* <= 4x",
         r"one by one, .* p99.9 / .* <= 10x",
         r"one by one, .* slowest call .* <= 150ms",
+        r"SOBAPlus.adapt one by one, .* p50 / .* <= 4x",
         r"TDA.adapt, .* \d+ differ: .* >= 20x",
         r"resident memory .* <= 1.1x",
         r"queue / .* <= 1.3x",
