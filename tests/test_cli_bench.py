@@ -67,10 +67,10 @@ def test_the_whole_icon_benchmark_in_ten_minutes(tmp_path):
     start = time.perf_counter()
     run("icons", "-o", tmp_path / "timed", *options)
     assert time.perf_counter() - start < 600
-    whole = killed_and_undisturbed(tmp_path, options, half=len(LIVE) * 14)
+    whole = killed_and_undisturbed(tmp_path, options, half=len(LIVE) * 24)
     assert whole == records(tmp_path / "timed")
-    assert len({record["method"] for record in whole.values()}) == 8
-    assert len(whole) == len(LIVE) * (5 * 5 + 3)  # three take each image by itself
+    assert len({record["method"] for record in whole.values()}) == 12
+    assert len(whole) == len(LIVE) * (9 * 5 + 3)  # three take each image by itself
 
 
 def test_the_table_and_test_labels_in_red(tmp_path):
