@@ -1,14 +1,14 @@
 """SOBA+: the rotated prototypes of SOBA with the evidence behind them weighed; the default.
 
 Ours, on the paper's queue and rotation, with a uniform sample of the stream beside it. SOBA's fixed
-weight does harm where a class has few samples, or none, or where CLIP is nearly right; here every
-quantity is estimated, and what is not known falls back to CLIP. Class k is a Gaussian N(mu_k, S) in
+weight does harm where a class has few samples, or none, or where CLIP is nearly right; here the
+weight is estimated, and what is not known falls back to CLIP. Class k is a Gaussian N(mu_k, S) in
 image space with a prior from its text (`_mixture.py`), fitted by EM over queue and sample under a
 class prior of its own (`_evidence.py`). With G_k(f) its score:
 
     logits_k = (z_k + s(f) e_k (G_k(f) - max over known classes of G(f))) / temperature
 
-- e_k, evidence: the samples of class k, of as many as a queue holds. A class that nothing is known
+- e_k, evidence: the root of the share of a full queue that class k has. A class nothing is known
   of keeps CLIP's logit, beside the one that the Gaussians hold likeliest: it is neither preferred
   nor pushed aside. Known are the classes with a fair share of the best evidence.
 - s(f) = weight * familiar(f) * spread^typical(f)
