@@ -153,11 +153,15 @@ def _measured(verb: str, paths: list[str]) -> dict[str, float]:
 
 
 def measure(verb: str, *paths: str) -> None:
+    def read() -> None:
+        for path in paths:
+            soba.SOBAPlus.load(path)
+
+    def merged() -> None:
+        merge_files(soba.SOBAPlus, paths)
+
     before = _status("VmRSS")
-    if verb == "merge":
-        taken = seconds(lambda: merge_files(soba.SOBAPlus, paths))
-    else:
-        taken = seconds(lambda: [None for path in paths if not soba.SOBAPlus.load(path)])
+    taken = seconds({"read": read, "merge": merged}[verb])
     print(json.dumps({"seconds": taken, "peak": _status("VmHWM") - before}))
 
 
