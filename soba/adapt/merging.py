@@ -28,6 +28,19 @@ def merge_files(cls: type[S], paths: Sequence[Path]) -> S:
     for how an encoder was opened.
 
     O(n log n) for n samples in all, and the time to read the files.
+
+    >>> import tempfile
+    >>> from soba import SOBAPlus
+    >>> from soba.testing import example_stream
+    >>> stream, labels, text = example_stream()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for shard in range(3):
+    ...         adapter = SOBAPlus(text, logit_scale=20.0)
+    ...         adapter.learn(stream[shard::3], ids=range(shard, 240, 3))
+    ...         adapter.save(f"{folder}/{shard}")
+    ...     merged = merge_files(SOBAPlus, [f"{folder}/{shard}" for shard in range(3)])
+    >>> merged.n_seen, int((merged.predict(stream) == labels).sum())
+    (240, 221)
     """
     merged, _ = merge_noted_files(cls, paths)
     return merged
