@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from soba.encode.archives import Archive, is_archive, kind_of
-from soba.encode.files import is_remote, remote_files
+from soba.encode.files import is_pattern, is_remote, remote_files
 from soba.encode.image_files import folder_images, matching, why_not_read
 from soba.encode.lists import expand_braces, is_list, read_list
 from soba.encode.pictures import (
@@ -109,6 +109,8 @@ def _rows(path: str) -> Iterator[Picture | Archive]:
 def _paths(path: str) -> list[str]:
     """The images below a folder or that match a pattern; where there are none, the archives."""
     if is_remote(path):
+        if kind_of(path) and not is_pattern(path):  # no need to ask whether it is a folder
+            return [path]
         listed = remote_files(path)
         if listed is None:
             return [path]
