@@ -70,7 +70,7 @@ def test_what_is_not_there(photos):
     for source, problem in {
         f"{photos.url}/empty": "holds no images",
         f"{photos.url}/photos/*.gif": "holds no images",
-        "nowhere://bucket/a.png": "Protocol not known: nowhere",
+        "nowhere://bucket/*.png": "Protocol not known: nowhere",
     }.items():
         [picture] = list_images(source)
         assert problem in picture.problem, source

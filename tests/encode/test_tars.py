@@ -5,6 +5,7 @@ import os
 import pytest
 from archives import png, tar_content, webdataset
 
+from soba.encode import tars
 from soba.encode.images import list_images
 from soba.encode.pictures import NoPicture
 from soba.encode.tars import tar_pictures
@@ -120,3 +121,20 @@ def test_what_is_not_there(tmp_path, store):
     assert listed(f"{store.url}/no.tar") == [(f"{store.url}/no.tar", "No such file or directory")]
     url = store.put("a/train.tar", tar_content(webdataset(2)))
     assert listed(url) == [(f"{url}/0000.png", ""), (f"{url}/0001.png", "")]
+
+
+def test_a_sample_of_many_pictures_is_not_held(tmp_path, monkeypatch):
+    tar, read = tmp_path / "tour.tar", []
+    content = tar_content((f"tour.day{day:02d}.png", png(3)) for day in range(40))
+    tar.write_bytes(content)
+    picture = tars._picture
+    monkeypatch.setattr(tars, "_picture", lambda *given: read.append(1) or picture(*given))
+    pictures = tar_pictures(str(tar))
+    next(pictures)
+    assert len(read) < 20
+    assert len(list(pictures)) == 39
+    tar.write_bytes(content[: 3 * 1024 + 700])  # what is held when the tar ends is given, too
+    assert [name for name, _ in listed(tar)] == [
+        *(f"{tar}/tour.day{day:02d}.png" for day in range(4)),
+        str(tar),
+    ]
