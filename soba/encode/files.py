@@ -102,7 +102,8 @@ def remote_files(path: str) -> list[str] | None:
     system.invalidate_cache()
     if is_pattern(path):
         # What comes before the folder of the first wildcard is the same in all names.
-        root = path[: re.search(r"[*?\[]", path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        protocol, _, rest = path.partition("://")
+        root = f"{protocol}://{re.split(r'[*?[]', rest)[0].rpartition('/')[0]}"
         matches = system.glob(inner, detail=True)
         files = [name for name, about in matches.items() if about["type"] != "directory"]
         files = files or [name for folder in matches for name in system.find(folder)]
@@ -111,8 +112,9 @@ def remote_files(path: str) -> list[str] | None:
     else:
         return None
     start = len(_file_system(root)[1].rstrip("/"))
-    below = sorted({name[start:] for name in files})
-    return [root + name for name in below if "/." not in name]
+    below = sorted({name[start:].lstrip("/") for name in files})
+    folder = root if root.endswith("/") else f"{root}/"
+    return [folder + name for name in below if not any(p[:1] == "." for p in name.split("/"))]
 
 
 def looks_of(paths: Sequence[str], *, fresh: bool = False) -> list[str]:

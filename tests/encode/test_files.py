@@ -33,6 +33,8 @@ def test_folders_patterns_and_files(photos):
     assert names(f"{url}/**/*.png") == everything
     assert names(f"{url}/d*") == everything[2:]  # folders stand for what is below them
     assert names(f"{photos.url}/*/[ab].png") == everything[:2]
+    bucket = photos.url.removeprefix("memory://")
+    assert names(f"memory://{bucket[:-1]}?/photos/*.png") == everything[:2]
     assert names(everything[3]) == everything[3:]
     picture = next(list_images(f"{url}/b.png"))
     assert picture.open().getpixel((0, 0)) == (0, 40, 90)

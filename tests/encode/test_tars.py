@@ -1,6 +1,7 @@
 import gzip
 import itertools
 import os
+import tarfile
 
 import pytest
 from archives import png, tar_content, webdataset
@@ -64,6 +65,16 @@ def test_long_names_links_and_broken_pictures(tmp_path):
     torn = list(tar_pictures(str(tar)))[2]
     with pytest.raises(OSError, match="cannot identify"):
         torn.open()
+
+
+def test_a_folder_that_was_packed_from_within(tmp_path):
+    (tmp_path / "in" / "odd.png").mkdir(parents=True)
+    for name in ("a.png", "odd.png/b.png"):
+        (tmp_path / "in" / name).write_bytes(png(1))
+    tar = tmp_path / "dot.tar"
+    with tarfile.open(tar, "w") as file:
+        file.add(tmp_path / "in", ".")
+    assert sorted(listed(tar)) == [(f"{tar}/a.png", ""), (f"{tar}/odd.png/b.png", "")]
 
 
 def test_wherever_it_is_cut_off_what_can_be_read_comes_and_then_one_error(tmp_path):
