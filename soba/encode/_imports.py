@@ -1,4 +1,4 @@
-"""What to do when open_clip cannot be imported."""
+"""What to do when an optional package cannot be imported."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ def no_open_clip(error: Exception) -> ImportError:
         )
     reason = " ".join(str(error).split())[:200]
     return ImportError(f"needs torch and open_clip: pip install 'soba-tta[torch]' ({reason})")
+
+
+def no_package(package: str, error: Exception, extra: str = "sources") -> ImportError:
+    """The error to raise where a package of an extra is not there.
+
+    >>> str(no_package("pyarrow", ImportError("No module named 'pyarrow'")))
+    "needs pyarrow: pip install 'soba-tta[sources]' (No module named 'pyarrow')"
+    """
+    reason = " ".join(str(error).split())[:200]
+    return ImportError(f"needs {package}: pip install 'soba-tta[{extra}]' ({reason})")
 
 
 def _version(package: str) -> str:
