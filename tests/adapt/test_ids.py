@@ -11,9 +11,15 @@ batches = st.lists(st.lists(st.integers(0, 100), max_size=12), max_size=12)
 
 
 @settings(max_examples=300, deadline=None)
-@given(batches, batches, st.sampled_from([1, 3, 4096]), st.sampled_from([0, 1, 4]))
-def test_behaves_like_a_set(one, other, pending, fall):
-    with mock.patch.multiple(_ids, _PENDING=pending, _FALL=fall):
+@given(
+    batches,
+    batches,
+    st.sampled_from([1, 3, 4096]),
+    st.sampled_from([0, 1, 4]),
+    st.sampled_from([2, 8, 1 << 16]),
+)
+def test_behaves_like_a_set(one, other, pending, fall, large):
+    with mock.patch.multiple(_ids, _PENDING=pending, _FALL=fall, _LARGE=large):
         sets = []
         for run in (one, other):
             ids, plain = IdSet(), set()
