@@ -2,7 +2,7 @@
 
 Runs of consecutive ids are kept as intervals: shards that number their samples cost one interval
 each, however long they are; ids drawn at random cost 16 bytes each, the price of knowing for
-certain that a sample was seen before.
+certain that a sample was seen before, and up to 8 more where there are many.
 """
 
 from __future__ import annotations
