@@ -2,7 +2,7 @@
 
 Runs of consecutive ids are kept as intervals: shards that number their samples cost one interval
 each, however long they are; ids drawn at random cost 16 bytes each, the price of knowing for
-certain that a sample was seen before.
+certain that a sample was seen before, and up to 8 more where there are many.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 _PENDING = 4096  # isolated ids are gathered and merged so many at a time
 _FALL = 4  # each level of the set has more intervals than so many times the next
+_LARGE = 1 << 16  # edges: a level that does not stay in the cache
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads ids over the slots of a table
 
 
 class IdSet:
@@ -31,13 +33,12 @@ class IdSet:
     """
 
     def __init__(self, intervals: np.ndarray | None = None) -> None:
-        # Each (2, m): starts and ends of half-open intervals, sorted, disjoint, not touching. The
-        # largest int64 cannot be the end of a half-open interval, so `read_ids` refuses it.
-        self._levels: list[np.ndarray] = []
-        if intervals is not None and len(intervals):
-            self._levels.append(np.array(intervals.T, np.int64, order="C"))
+        self._levels: list[_Level] = []
         self._pending: set[int] = set()
-        self._size = sum(int((ends - starts).sum()) for starts, ends in self._levels)
+        self._size = 0
+        if intervals is not None and len(intervals):
+            self._levels.append(_Level(np.array(intervals, np.int64).reshape(-1)))
+            self._size = int((intervals[:, 1] - intervals[:, 0]).sum())
 
     def __len__(self) -> int:
         return self._size
@@ -51,9 +52,8 @@ class IdSet:
         inside = np.zeros(len(ids), bool)
         order = np.argsort(ids)  # neighbours are looked for in the same part of memory
         ascending = ids[order]
-        for starts, ends in self._levels:
-            where = starts.searchsorted(ascending, side="right") - 1
-            inside[order] |= (where >= 0) & (ascending < ends[where])
+        for level in self._levels:
+            inside[order] |= level.contains(ascending)
         return inside
 
     def add(self, ids: np.ndarray) -> None:
@@ -63,9 +63,8 @@ class IdSet:
         self._size += len(ids)
         first, last = int(ids[0]), int(ids[-1])
         ascending = last - first + 1 == len(ids) and bool((ids[1:] - ids[:-1] == 1).all())
-        if ascending and self._levels and self._levels[-1][1, -1] == first:
-            self._levels[-1][1, -1] = last + 1  # a running count: one interval grows
-            return
+        if ascending and self._levels and self._levels[-1].extended(first, last + 1):
+            return  # a running count: one interval grows
         if len(ids) > 1:
             self._push(ids)
             return
@@ -75,14 +74,16 @@ class IdSet:
 
     def union(self, other: IdSet) -> IdSet:
         """The ids of either set."""
-        both = [ids.intervals().T for ids in (self, other) if len(ids)]
-        return IdSet(_join(both).T if both else None)
+        both = [ids.intervals().reshape(-1) for ids in (self, other)]
+        return IdSet(_join(both).reshape(-1, 2))
 
     def intervals(self) -> np.ndarray:
         """(m, 2) int64, the canonical form: two equal sets have equal intervals."""
         self._settle()
-        self._levels = [_join(self._levels)] if self._levels else []
-        return self._levels[0].T.copy() if self._levels else np.empty((0, 2), np.int64)
+        if len(self._levels) > 1:
+            self._levels = [_Level(_join([level.edges for level in self._levels]))]
+        edges = [level.edges for level in self._levels]
+        return np.concatenate([np.empty(0, np.int64), *edges]).reshape(-1, 2)
 
     def copy(self) -> IdSet:
         return IdSet(self.intervals())
@@ -95,13 +96,54 @@ class IdSet:
             self._push(pending)
 
     def _push(self, ids: np.ndarray) -> None:
-        levels = [*self._levels, _join([np.stack([ids, ids + 1])])]
+        edges = [np.stack([ids, ids + 1], axis=1).reshape(-1)]
         # All that are to be joined are joined at once: the smallest levels would be moved often.
-        first, size = len(levels) - 1, levels[-1].shape[1]
-        while first > 0 and levels[first - 1].shape[1] <= _FALL * size:
-            first -= 1
-            size += levels[first].shape[1]
-        self._levels = [*levels[:first], _join(levels[first:])]
+        size = len(edges[0])
+        while self._levels and len(self._levels[-1].edges) <= _FALL * size:
+            edges.append(self._levels.pop().edges)
+            size += len(edges[-1])
+        self._levels.append(_Level(_join(edges[::-1])))
+
+
+class _Level:
+    """Edges (2 m,): start, end, start, end, ... of half-open intervals.
+
+    They are sorted, disjoint and do not touch. The largest int64 cannot be such an end, so
+    `read_ids` refuses it. A search among many edges waits for memory at every step; where all ids
+    are isolated a table of their hashes, 4 to 8 bytes an id, tells at once that most are not there.
+    """
+
+    def __init__(self, edges: np.ndarray) -> None:
+        self.edges, self._table = edges, np.empty(0, bool)
+        if len(edges) >= _LARGE and bool((edges[1::2] - edges[::2] == 1).all()):
+            self._shift = np.uint64(63 - len(edges).bit_length())
+            self._table = np.zeros(1 << (len(edges).bit_length() + 1), bool)
+            self._table[self._slots(edges[::2])] = True
+
+    def contains(self, ids: np.ndarray) -> np.ndarray:
+        """(n,) ascending ids -> (n,) bool."""
+        if len(self._table) == 0:
+            return self._search(ids)
+        inside: np.ndarray = self._table[self._slots(ids)]
+        likely = np.flatnonzero(inside)
+        inside[likely] = self._search(ids[likely])
+        return inside
+
+    def extended(self, start: int, end: int) -> bool:
+        """Add an interval if it continues the last one; say whether it does."""
+        continues = len(self._table) == 0 and bool(self.edges[-1] == start)
+        if continues:
+            self.edges[-1] = end
+        return continues
+
+    def _search(self, ids: np.ndarray) -> np.ndarray:
+        # Past a start and not past its end: an odd number of edges.
+        inside: np.ndarray = (self.edges.searchsorted(ids, side="right") & 1).astype(bool)
+        return inside
+
+    def _slots(self, ids: np.ndarray) -> np.ndarray:
+        slots: np.ndarray = (ids.astype(np.uint64) * _ODD) >> self._shift
+        return slots
 
 
 class SeenIds:
@@ -204,11 +246,17 @@ class SeenIds:
 
 
 def _join(levels: list[np.ndarray]) -> np.ndarray:
-    """Intervals (2, m) of several levels as one: sorted, those that touch or overlap joined.
+    """Intervals of several levels as one level: sorted, those that touch or overlap joined.
 
     Starts and ends are sorted each for itself: before the i-th start i intervals have begun, and
     there is a gap if as many have ended.
     """
-    starts, ends = np.sort(np.concatenate(levels, axis=1), axis=1, kind="stable")
+    starts, ends = (
+        np.sort(np.concatenate([level[edge::2] for level in levels]), kind="stable")
+        for edge in (0, 1)
+    )
+    if len(starts) == 0:
+        return starts
     gaps = starts[1:] > ends[:-1]
-    return np.stack([starts[np.append(True, gaps)], ends[np.append(gaps, True)]])
+    joined = starts[np.append(True, gaps)], ends[np.append(gaps, True)]
+    return np.stack(joined, axis=1).reshape(-1)

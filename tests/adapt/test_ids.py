@@ -11,9 +11,15 @@ batches = st.lists(st.lists(st.integers(0, 100), max_size=12), max_size=12)
 
 
 @settings(max_examples=300, deadline=None)
-@given(batches, batches, st.sampled_from([1, 3, 4096]), st.sampled_from([0, 1, 4]))
-def test_behaves_like_a_set(one, other, pending, fall):
-    with mock.patch.multiple(_ids, _PENDING=pending, _FALL=fall):
+@given(
+    batches,
+    batches,
+    st.sampled_from([1, 3, 4096]),
+    st.sampled_from([0, 1, 4]),
+    st.sampled_from([2, 8, 1 << 16]),
+)
+def test_behaves_like_a_set(one, other, pending, fall, large):
+    with mock.patch.multiple(_ids, _PENDING=pending, _FALL=fall, _LARGE=large):
         sets = []
         for run in (one, other):
             ids, plain = IdSet(), set()
@@ -70,7 +76,7 @@ def test_scattered_ids_move_a_few_times_only():
 
     def counted(levels):
         nonlocal moved
-        moved += sum(level.shape[1] for level in levels)
+        moved += sum(len(level) // 2 for level in levels)
         return join(levels)
 
     with mock.patch.object(_ids, "_join", counted):
