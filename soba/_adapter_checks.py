@@ -126,6 +126,32 @@ def check_known_ids(case: Case) -> None:
         assert adapter.n_seen == 250, "given ids collided with the default ones"
 
 
+def check_learn(case: Case) -> None:
+    """`learn` keeps what `adapt` keeps and refreshes nothing; after `refresh` both answer alike."""
+    adapted, ids = case.make(), np.arange(240)
+    if not isinstance(adapted, StreamAdapter):
+        return
+    fresh, rest = adapted.state()["arrays"], slice(200, 240)
+    adapted.adapt(case.stream[:200], ids=ids[:200])
+    adapted.refresh()
+    more = host(adapted.copy().adapt(case.stream[rest], ids=ids[rest]))
+    for edges in ([0, 200], [0, 1, 70, 71, 200]):
+        learned = case.make()
+        for a, b in itertools.pairwise(edges):
+            assert learned.learn(case.stream[a:b], ids=ids[a:b]) is None
+        arrays = learned.state()["arrays"]
+        statistics = {name for name in (*arrays, *fresh) if name.startswith("statistics.")}
+        assert all(np.array_equal(arrays[name], fresh[name]) for name in statistics)
+        assert_same_samples(learned, adapted)
+        assert learned.refresh() is learned
+        close(learned.logits(case.stream), adapted.logits(case.stream), "logits after learn")
+        before = learned.state()
+        learned.learn(case.stream[40:90], ids=ids[40:90])
+        assert_same_state(learned.state(), before)
+        going_on = host(learned.adapt(case.stream[rest], ids=ids[rest]))
+        close(going_on, more, "logits of a stream that goes on after learn")
+
+
 def check_save_and_load(case: Case) -> None:
     """Saved in the middle of a stream, loaded and continued = never stopped, to the bit."""
     with tempfile.TemporaryDirectory() as folder:
@@ -268,6 +294,8 @@ def check_bad_input(case: Case) -> None:
     adapter.adapt(case.stream[:100])
     before = adapter.state()
     good = case.features[:3]
+    learning = [adapter.adapt, *([adapter.learn] if isinstance(adapter, StreamAdapter) else [])]
+    verbs = [*learning, adapter.logits]
 
     def spoiled(value: float) -> np.ndarray:
         rows = good.copy()
@@ -285,14 +313,15 @@ def check_bad_input(case: Case) -> None:
         case.array(np.ones((2, 0, width))),
         np.float32(1.0),
     ):
-        for verb in (adapter.adapt, adapter.logits):
+        for verb in verbs:
             raises((ValueError, TypeError), verb, bad)
     if case.cls.card.min_views > 1:
         for few in (good[:, 0], good[:, :1], good[:, : case.cls.card.min_views - 1]):
             for verb in (adapter.adapt, adapter.logits, adapter.probabilities):
                 raises(ValueError, verb, case.array(few), naming="needs views")
     for ids in ([1, 1, 2], [1, 2], [0.5, 1.5, 2.5], [[1, 2, 3]], [1, 2, 2**63 - 1], [-1, 2, 3]):
-        raises((ValueError, TypeError), adapter.adapt, case.array(good), ids=ids)
+        for verb in learning:
+            raises((ValueError, TypeError), verb, case.array(good), ids=ids)
     assert_same_state(adapter.state(), before)
 
 
@@ -335,6 +364,7 @@ STREAM_CHECKS: tuple[Check, ...] = (
     check_same_calls_same_bits,
     check_cuts,
     check_known_ids,
+    check_learn,
     check_save_and_load,
     check_damaged_files,
     check_copy_and_reset,

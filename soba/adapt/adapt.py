@@ -83,7 +83,7 @@ class ADAPT(FollowingAdapter, Transduces):
         if self.image_weight > 1.0:
             raise ValueError(f"image_weight must be between 0 and 1, not {image_weight!r}")
         self.sharpness = positive(sharpness, "sharpness")
-        self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self.refresh_rule, self.total, self.max_gap = refresh, total, max_gap
         self._reset()
 
     def transduce(self, features: Array, *, rounds: int = 1, out: Array | None = None) -> Array:

@@ -58,6 +58,7 @@ class Adapter(ABC):
     """
 
     card: ClassVar[Card]  # what is known of the method: its name, what it needs, how it looks
+    _stored_as: ClassVar[Mapping[str, str]] = {}  # parameters whose attributes have other names
 
     def __init__(self, text_features: Array, *, logit_scale: float = 100.0) -> None:
         per_prompt = self.card.per_prompt
@@ -256,7 +257,8 @@ class Adapter(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """The constructor's keyword arguments, as plain values."""
-        return {name: _plain(getattr(self, name)) for name in parameter_defaults(type(self))}
+        names = parameter_defaults(type(self))
+        return {name: _plain(getattr(self, self._stored_as.get(name, name))) for name in names}
 
     def __repr__(self) -> str:
         defaults = parameter_defaults(type(self))

@@ -75,20 +75,20 @@ class DOTA(RunningAdapter):
         if self.epsilon > 1.0:
             raise ValueError(f"epsilon must be 1 at most, not {epsilon!r}")
         self.eta, self.rho = at_least_zero(eta, "eta"), at_least_zero(rho, "rho")
-        self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self.refresh_rule, self.total, self.max_gap = refresh, total, max_gap
         self._reset()
 
     def _reset(self) -> None:
         super()._reset()
         self._schedule = Schedule(
-            self.refresh, classes=self.n_classes, total=self.total, max_gap=self.max_gap
+            self.refresh_rule, classes=self.n_classes, total=self.total, max_gap=self.max_gap
         )
         text = self.text_features.astype(np.float64)
         self._counts = np.ones(self.n_classes)
         self._sums = text.copy()  # counts times means
         self._scatters = np.zeros((self.n_classes, self.dim, self.dim))  # counts times covariances
         self._scatters[:] = self.sigma * np.eye(self.dim)
-        self._due = self._schedule.next_after(0)
+        self._reschedule()
         # What an official run begins with: no ridge yet.
         self.statistics_ = self._scoring(self.sigma * np.eye(self.dim))
 
@@ -157,6 +157,9 @@ class DOTA(RunningAdapter):
         self.statistics_ = self._scoring(
             (1.0 - self.epsilon) * overall + self.epsilon * np.eye(self.dim)
         )
+        self._reschedule()
+
+    def _reschedule(self) -> None:
         self._due = self._schedule.next_after(self.n_seen)
 
     def _scoring(self, covariance: np.ndarray) -> dict[str, np.ndarray]:
@@ -179,4 +182,4 @@ class DOTA(RunningAdapter):
                 raise ValueError(f"the stored {name} have shape {arrays[name].shape}")
             setattr(self, f"_{name}", arrays[name].astype(np.float64))
         self.statistics_ = {name: arrays[f"statistics.{name}"] for name in self.statistics_}
-        self._due = self._schedule.next_after(self.n_seen)
+        self._reschedule()

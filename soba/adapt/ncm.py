@@ -64,7 +64,7 @@ class NCM(PrototypeAdapter):
         super().__init__(text_features, logit_scale=logit_scale)
         self.capacity, self.alpha = capacity, at_least_zero(alpha, "alpha")
         self.metric = one_of(metric, ("cosine", "l1", "l2"), "metric")
-        self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self.refresh_rule, self.total, self.max_gap = refresh, total, max_gap
         self._reset()
 
     def _statistics(self) -> dict[str, np.ndarray] | None:

@@ -70,7 +70,7 @@ class OGA(FollowingAdapter):
         self._reset()
 
     def _reset(self) -> None:
-        self.refresh = self.batch
+        self.refresh_rule = self.batch
         super()._reset()
 
     def _statistics(self) -> dict[str, np.ndarray] | None:

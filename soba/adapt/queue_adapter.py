@@ -23,7 +23,7 @@ class PrototypeAdapter(StreamAdapter):
     """
 
     capacity: int | None
-    refresh: Refresh
+    refresh_rule: Refresh
     total: int | None
     max_gap: int | None
 
@@ -43,12 +43,12 @@ class PrototypeAdapter(StreamAdapter):
     def _reset(self) -> None:
         super()._reset()
         self._schedule = Schedule(
-            self.refresh,
+            self.refresh_rule,
             classes=self.n_classes,
             total=self.total,
             **{"max_gap": self.max_gap} | self._growth,
         )
-        self._due = self._schedule.next_after(0)
+        self._reschedule()
         self.statistics_: dict[str, np.ndarray] | None = None
 
     def _adapt(self, batch: Batch, ids: np.ndarray | None) -> Array:
@@ -86,6 +86,9 @@ class PrototypeAdapter(StreamAdapter):
         self.statistics_ = statistics and {
             name: np.ascontiguousarray(array) for name, array in statistics.items()
         }
+        self._reschedule()
+
+    def _reschedule(self) -> None:
         self._due = self._schedule.next_after(self.n_seen)
 
     def _take_over(self, other: Self) -> None:
@@ -153,4 +156,4 @@ class PrototypeAdapter(StreamAdapter):
         super()._restore(arrays, meta)
         names = meta["statistics"]
         self.statistics_ = {name: arrays[f"statistics.{name}"] for name in names} or None
-        self._due = self._schedule.next_after(self.n_seen)
+        self._reschedule()

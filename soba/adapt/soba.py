@@ -98,7 +98,7 @@ class SOBA(PrototypeAdapter):
                 "reading 'gda' has no classifier 'l1': its weights do not lie in feature space, "
                 "and the distances to them cancel to noise"
             )
-        self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self.refresh_rule, self.total, self.max_gap = refresh, total, max_gap
         self._reset()
 
     @property

@@ -97,7 +97,7 @@ class SOBAPlus(PrototypeAdapter):
     ) -> None:
         super().__init__(text_features, logit_scale=logit_scale)
         self.capacity = capacity
-        self.refresh, self.total, self.max_gap = refresh, total, max_gap
+        self.refresh_rule, self.total, self.max_gap = refresh, total, max_gap
         self.sample_size = whole(sample_size, "sample_size", least=1)
         self.sample_key = whole(sample_key, "sample_key", least=0)
         self.horizon = None if horizon is None else whole(horizon, "horizon", least=2)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Batch, ClipScores, score_with_clip, to_host
+from soba.adapt._arrays import Array, Batch, ClipScores, read_ids, score_with_clip, to_host
 from soba.adapt._ids import SeenIds
 from soba.adapt.base import Adapter
 from soba.adapt.queue import EntropyQueue, Items
 from soba.adapt.sample import Sampled, UniformSample
 
+_LEAST_ROWS, _BLOCK_LOGITS = 256, 1 << 20  # of what is learned from at a time
 TWIN_TOLERANCE = 1e-4  # far above the rounding of an entropy, far below what tells images apart
 
 
@@ -21,6 +23,7 @@ class StreamAdapter(Adapter):
 
     keeps_samples: ClassVar[bool] = True  # else it neither merges nor learns again under other text
 
+    _stored_as: ClassVar[Mapping[str, str]] = {"refresh": "refresh_rule"}  # refresh is a verb
     _seen: SeenIds
     _queues: dict[str, EntropyQueue]
     _samples: dict[str, UniformSample]
@@ -43,6 +46,35 @@ class StreamAdapter(Adapter):
     def id_space(self, space: str) -> None:
         with self._lock:
             self._seen.call_given(space)
+
+    def learn(self, features: Array, *, ids: Any = None) -> None:
+        """Learn from samples without scoring them; refreshes nothing.
+
+        What is kept is what :meth:`adapt` keeps of the same samples. Refreshes that fall due on the
+        way are left to :meth:`refresh`, and the schedule goes on from there.
+
+        >>> from soba import NCM
+        >>> ncm = NCM(np.eye(2), logit_scale=10.0)
+        >>> ncm.learn(np.array([[0.8, 0.6], [0.6, 0.8]]))
+        >>> ncm.n_seen, ncm.refresh().predict(np.array([0.9, 0.1]))
+        (2, np.int64(0))
+        """
+        batch = self._read(features)
+        checked = None if ids is None else read_ids(ids, len(batch))
+        with self._lock:
+            numbered, fresh = self._seen.number(checked, len(batch))
+            step = max(_LEAST_ROWS, _BLOCK_LOGITS // self.n_classes)
+            for start in range(0, len(fresh), step):
+                rows = fresh[start : start + step]
+                clip = self._clip(Batch(batch.xp, batch.x[rows, ...], False))
+                self._learn(clip, numbered[rows], np.arange(len(rows)))
+            self._reschedule()
+
+    def refresh(self) -> Self:
+        """Make the statistics anew now, of what is kept; a method without any has nothing to do."""
+        with self._lock:
+            self._settle()
+        return self
 
     def merge(self, other: Self) -> Self:
         """Take in what another adapter of the same kind learned from other samples.
@@ -142,7 +174,10 @@ class StreamAdapter(Adapter):
         """Offer some rows of a batch, all of them new, to the queues, and count them."""
 
     def _settle(self) -> None:
-        """Bring up to date what depends on the queues, after they were replaced."""
+        """Bring up to date what depends on the samples that are kept."""
+
+    def _reschedule(self) -> None:
+        """Go on to the first refresh after the samples learned so far."""
 
 
 def _refuse_conflicts(a: Items | Sampled, b: Items | Sampled) -> None:

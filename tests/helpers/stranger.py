@@ -21,7 +21,7 @@ class ClassMedians(PrototypeAdapter):
         self, text_features, *, logit_scale=100.0, capacity=16, alpha=15.0, refresh="growth"
     ):
         super().__init__(text_features, logit_scale=logit_scale)
-        self.capacity, self.alpha, self.refresh = capacity, alpha, refresh
+        self.capacity, self.alpha, self.refresh_rule = capacity, alpha, refresh
         self.total = self.max_gap = None
         self._reset()
 
