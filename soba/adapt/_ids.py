@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 
 _PENDING = 4096  # isolated ids are gathered and merged so many at a time
+_FALL = 4  # each level of the set has more intervals than so many times the next
 
 
 class IdSet:
     """Exact set of int64 ids with bulk membership, insertion and union.
+
+    Intervals lie in levels, each sorted and several times as large as the next. What is added makes
+    a new level, which joins those before it that it has nearly caught up with. So an id is moved,
+    and looked for, O(log n) times, however scattered the ids are.
 
     >>> ids = IdSet()
     >>> ids.add(np.arange(1000))
@@ -26,11 +31,13 @@ class IdSet:
     """
 
     def __init__(self, intervals: np.ndarray | None = None) -> None:
-        # (m, 2) half-open intervals, sorted, disjoint, not touching. The largest int64 cannot be
-        # the end of a half-open interval, so `read_ids` refuses it.
-        self._intervals = np.empty((0, 2), np.int64) if intervals is None else intervals
+        # Each (2, m): starts and ends of half-open intervals, sorted, disjoint, not touching. The
+        # largest int64 cannot be the end of a half-open interval, so `read_ids` refuses it.
+        self._levels: list[np.ndarray] = []
+        if intervals is not None and len(intervals):
+            self._levels.append(np.array(intervals.T, np.int64, order="C"))
         self._pending: set[int] = set()
-        self._size = int((self._intervals[:, 1] - self._intervals[:, 0]).sum())
+        self._size = sum(int((ends - starts).sum()) for starts, ends in self._levels)
 
     def __len__(self) -> int:
         return self._size
@@ -41,10 +48,12 @@ class IdSet:
             return np.ones(1, bool)
         if len(ids) > 1:
             self._settle()
-        if len(self._intervals) == 0:
-            return np.zeros(len(ids), bool)
-        where = self._intervals[:, 0].searchsorted(ids, side="right") - 1
-        inside: np.ndarray = (where >= 0) & (ids < self._intervals[where, 1])
+        inside = np.zeros(len(ids), bool)
+        order = np.argsort(ids)  # neighbours are looked for in the same part of memory
+        ascending = ids[order]
+        for starts, ends in self._levels:
+            where = starts.searchsorted(ascending, side="right") - 1
+            inside[order] |= (where >= 0) & (ascending < ends[where])
         return inside
 
     def add(self, ids: np.ndarray) -> None:
@@ -54,36 +63,45 @@ class IdSet:
         self._size += len(ids)
         first, last = int(ids[0]), int(ids[-1])
         ascending = last - first + 1 == len(ids) and bool((ids[1:] - ids[:-1] == 1).all())
-        if ascending and len(self._intervals) and self._intervals[-1, 1] == first:
-            self._intervals[-1, 1] = last + 1  # a running count: one interval grows
+        if ascending and self._levels and self._levels[-1][1, -1] == first:
+            self._levels[-1][1, -1] = last + 1  # a running count: one interval grows
             return
-        if len(ids) == 1:
-            self._pending.add(first)
-            if len(self._pending) < _PENDING:
-                return
-            ids = np.empty(0, np.int64)
-        self._settle(ids)
+        if len(ids) > 1:
+            self._push(ids)
+            return
+        self._pending.add(first)
+        if len(self._pending) >= _PENDING:
+            self._settle()
 
     def union(self, other: IdSet) -> IdSet:
         """The ids of either set."""
-        return IdSet(_join(np.concatenate([self.intervals(), other.intervals()])))
+        both = [ids.intervals().T for ids in (self, other) if len(ids)]
+        return IdSet(_join(both).T if both else None)
 
     def intervals(self) -> np.ndarray:
         """(m, 2) int64, the canonical form: two equal sets have equal intervals."""
         self._settle()
-        return self._intervals
+        self._levels = [_join(self._levels)] if self._levels else []
+        return self._levels[0].T.copy() if self._levels else np.empty((0, 2), np.int64)
 
     def copy(self) -> IdSet:
-        return IdSet(self.intervals().copy())
+        return IdSet(self.intervals())
 
-    def _settle(self, ids: np.ndarray | None = None) -> None:
-        if not self._pending and (ids is None or len(ids) == 0):
-            return
-        pending = np.fromiter(self._pending, np.int64, len(self._pending))
-        starts = pending if ids is None else np.concatenate([pending, ids])
-        runs = np.stack([starts, starts + 1], axis=1)
-        self._intervals = _join(np.concatenate([self._intervals, runs]))
-        self._pending = set()
+    def _settle(self) -> None:
+        """Make a level of the ids that came one by one."""
+        if self._pending:
+            pending = np.fromiter(self._pending, np.int64, len(self._pending))
+            self._pending = set()
+            self._push(pending)
+
+    def _push(self, ids: np.ndarray) -> None:
+        levels = [*self._levels, _join([np.stack([ids, ids + 1])])]
+        # All that are to be joined are joined at once: the smallest levels would be moved often.
+        first, size = len(levels) - 1, levels[-1].shape[1]
+        while first > 0 and levels[first - 1].shape[1] <= _FALL * size:
+            first -= 1
+            size += levels[first].shape[1]
+        self._levels = [*levels[:first], _join(levels[first:])]
 
 
 class SeenIds:
@@ -184,12 +202,12 @@ class SeenIds:
         return seen
 
 
-def _join(intervals: np.ndarray) -> np.ndarray:
-    """Sort intervals and join those that touch or overlap."""
-    if len(intervals) == 0:
-        return intervals
-    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(intervals[:, 1])
-    opens = np.concatenate([[True], intervals[1:, 0] > reach[:-1]])
-    last = np.concatenate([opens[1:], [True]])
-    return np.stack([intervals[opens, 0], reach[last]], axis=1)
+def _join(levels: list[np.ndarray]) -> np.ndarray:
+    """Intervals (2, m) of several levels as one: sorted, those that touch or overlap joined.
+
+    Starts and ends are sorted each for itself: before the i-th start i intervals have begun, and
+    there is a gap if as many have ended.
+    """
+    starts, ends = np.sort(np.concatenate(levels, axis=1), axis=1, kind="stable")
+    gaps = starts[1:] > ends[:-1]
+    return np.stack([starts[np.append(True, gaps)], ends[np.append(gaps, True)]])

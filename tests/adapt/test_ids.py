@@ -1,3 +1,5 @@
+from unittest import mock
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,15 +11,14 @@ batches = st.lists(st.lists(st.integers(0, 100), max_size=12), max_size=12)
 
 
 @settings(max_examples=300, deadline=None)
-@given(batches, batches, st.sampled_from([1, 3, 4096]))
-def test_behaves_like_a_set(one, other, pending):
-    _ids._PENDING, kept = pending, _ids._PENDING
-    try:
+@given(batches, batches, st.sampled_from([1, 3, 4096]), st.sampled_from([0, 1, 4]))
+def test_behaves_like_a_set(one, other, pending, fall):
+    with mock.patch.multiple(_ids, _PENDING=pending, _FALL=fall):
         sets = []
         for run in (one, other):
             ids, plain = IdSet(), set()
             for batch in run:
-                batch = np.array(sorted(set(batch)), np.int64)
+                batch = np.array(list(dict.fromkeys(batch)), np.int64)  # in any order
                 known = ids.contains(batch)
                 assert known.tolist() == [int(i) in plain for i in batch]
                 ids.add(batch[~known])
@@ -30,8 +31,10 @@ def test_behaves_like_a_set(one, other, pending):
         rebuilt = IdSet()
         rebuilt.add(np.array(sorted(plain_a | plain_b), np.int64))
         assert np.array_equal(union.intervals(), rebuilt.intervals())
-    finally:
-        _ids._PENDING = kept
+        values = np.arange(-1, 102)
+        assert union.contains(values).tolist() == [int(i) in plain_a | plain_b for i in values]
+        a.copy().add(np.array([1000]))  # a copy goes its own way
+        assert len(a) == len(plain_a) and not a.contains(np.array([1000, 1001])).any()
 
 
 def test_a_running_count_costs_one_interval():
@@ -49,3 +52,33 @@ def test_random_ids_one_by_one():
         ids.add(np.array([value]))
     assert ids.contains(values).all()
     assert len(ids) == 9_000
+
+
+def test_a_running_count_beside_scattered_ids_grows_in_place():
+    ids = IdSet()
+    scattered = 2 * np.random.default_rng(0).permutation(1000) + 10**6
+    ids.add(scattered)
+    for start in range(0, 10_000, 8):
+        ids.add(np.arange(start, start + 8))
+    expected = np.stack([np.sort(scattered), np.sort(scattered) + 1], axis=1)
+    assert np.array_equal(ids.intervals(), [[0, 10_000], *expected])
+
+
+def test_scattered_ids_move_a_few_times_only():
+    values = 2 * np.random.default_rng(0).permutation(1 << 16)
+    ids, moved, most_levels, join = IdSet(), 0, 0, _ids._join
+
+    def counted(levels):
+        nonlocal moved
+        moved += sum(level.shape[1] for level in levels)
+        return join(levels)
+
+    with mock.patch.object(_ids, "_join", counted):
+        for batch in np.split(values, 512):
+            ids.add(batch)
+            most_levels = max(most_levels, len(ids._levels))
+    assert len(ids) == 1 << 16 and ids.contains(values).all()
+    # 512 batches make at most log_4(512) = 4.5 levels, and each id moves a few times in each; were
+    # all joined at every batch, an id would move 256 times.
+    assert most_levels <= 6
+    assert moved <= 16 * len(values)
