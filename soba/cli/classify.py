@@ -46,7 +46,8 @@ from soba.cli._common import (
 )
 from soba.encode.encoder import Encoder
 from soba.encode.image_files import some
-from soba.encode.images import NoPicture, Picture, list_images
+from soba.encode.images import list_images
+from soba.encode.pictures import NoPicture, Picture
 from soba.encode.prompts import read_class_names
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state

@@ -17,7 +17,8 @@ import numpy as np
 
 from soba.datasets._facts import as_spoken
 from soba.datasets.base import ImageSet
-from soba.encode.image_files import PathLike, column, folder_images, matching, read_table, some
+from soba.encode.image_files import PathLike, folder_images, matching, some
+from soba.encode.lists import column, read_table
 
 
 def load_images(

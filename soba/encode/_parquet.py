@@ -7,6 +7,8 @@ from typing import Any, BinaryIO
 
 from soba.encode._imports import no_package
 
+# What names the rows of a table, best first.
+KEY_COLUMNS = ("key", "__key__", "image_path", "path", "file_name", "filename", "url", "id", "name")
 _BUFFER = 1 << 20  # bytes of a column that are read at a time
 
 

@@ -1,4 +1,4 @@
-"""Image files: which there are in folders, patterns and tables, and how one is opened.
+"""Image files on this machine: which there are in folders and patterns, and how one is opened.
 
 Files are listed, not opened: what turns out to be missing or unreadable is listed too, and whoever
 reads it will say so.
@@ -6,17 +6,17 @@ reads it will say so.
 
 from __future__ import annotations
 
-import csv
 import glob
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
 PathLike = str | os.PathLike[str]
+Wanted = Callable[[str], bool]  # whether a file of this name is meant
 
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -75,16 +75,19 @@ class FolderImages(NamedTuple):
         return sorted(self.loose + [key for keys in self.inside.values() for key in keys])
 
 
-def folder_images(root: Path) -> FolderImages:
-    """The images below a folder; links in circles and unreadable folders are among them."""
+def folder_images(root: Path, wanted: Wanted = is_image) -> FolderImages:
+    """The images below a folder; links in circles and unreadable folders are among them.
+
+    `wanted` tells by its name whether a file is meant, where that is not an image.
+    """
     folders, files, dangling = entries(root)
     here = frozenset({_identity(root)})
-    inside = {name: _below(root / name, name, here) for name in folders}
+    inside = {name: _below(root / name, name, here, wanted) for name in folders}
     inside = {name: keys for name, keys in inside.items() if keys}
-    return FolderImages(inside, [name for name in sorted(files + dangling) if is_image(name)])
+    return FolderImages(inside, [name for name in sorted(files + dangling) if wanted(name)])
 
 
-def matching(path: str) -> list[str]:
+def matching(path: str, wanted: Wanted = is_image) -> list[str]:
     """The images that match a pattern; the path itself if it is none, or if nothing matches.
 
     Where a pattern matches folders and no image, these are the images at any depth below the
@@ -95,41 +98,15 @@ def matching(path: str) -> list[str]:
     matches = sorted(glob.glob(path, recursive=True))
     folders = [match for match in matches if os.path.isdir(match)]
     inside = set(folders)
-    images = [m for m in matches if m not in inside and is_image(os.path.basename(m))]
+    images = [m for m in matches if m not in inside and wanted(os.path.basename(m))]
     if not images:
         below = (
             os.path.join(folder, key)
             for folder in folders
-            for key in folder_images(Path(folder)).keys
+            for key in folder_images(Path(folder), wanted).keys
         )
         images = list(dict.fromkeys(below))  # "**/" matches a folder and the folders in it
     return images or folders or [path]
-
-
-def read_table(table: Path) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Columns and rows of a .csv file that has a column "path"."""
-    if not table.is_file():
-        raise ValueError(f"{table}: not found")
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines)
-            columns, rows = reader.fieldnames or [], list(reader)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{table}: not UTF-8 text") from error
-    except csv.Error as error:
-        raise ValueError(f"{table}: not a table ({error})") from error
-    if "path" not in columns:
-        raise ValueError(f"{table}: needs a column 'path', has {', '.join(columns) or 'none'}")
-    return columns, rows
-
-
-def column(table: Path, rows: Sequence[dict[str, str]], name: str) -> list[str]:
-    """The cells of a column, of which none may be empty."""
-    cells = [(row[name] or "").strip() for row in rows]
-    empty = [str(number) for number, cell in enumerate(cells, 1) if not cell]
-    if empty:
-        raise ValueError(f"{table}: no {name} in rows {some(empty)}")
-    return cells
 
 
 # One image --------------------------------------------------------------------------------------
@@ -183,7 +160,7 @@ def some(names: Sequence[str]) -> str:
     return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN} more"
 
 
-def _below(folder: Path, name: str, above: frozenset[tuple[int, int]]) -> list[str]:
+def _below(folder: Path, name: str, above: frozenset[tuple[int, int]], wanted: Wanted) -> list[str]:
     """Images at any depth below a folder, as keys that start with `name`.
 
     Links that lead nowhere are among them, and so is a folder that cannot be listed, or one that
@@ -196,9 +173,9 @@ def _below(folder: Path, name: str, above: frozenset[tuple[int, int]]) -> list[s
         return [name]
     if identity in above:
         return [name]
-    keys = [f"{name}/{file}" for file in sorted(files + dangling) if is_image(file)]
+    keys = [f"{name}/{file}" for file in sorted(files + dangling) if wanted(file)]
     for deeper in folders:
-        keys += _below(folder / deeper, f"{name}/{deeper}", above | {identity})
+        keys += _below(folder / deeper, f"{name}/{deeper}", above | {identity}, wanted)
     return keys
 
 

@@ -1,114 +1,30 @@
-"""What there is to encode: paths, folders, patterns, tables and pictures in memory, as one stream.
+"""What there is to encode: paths, folders, patterns, lists, archives and pictures in memory.
 
-Each picture is read once, for its pixels and for an id that its content gives it: the bytes of a
-file; mode, size and pixels of a picture in memory. The same content has the same id under every
-name, in every run and on every machine, so that it is learned from once. A file and the picture
-that was read from it are two contents: their bytes differ.
+All of it is one stream of pictures (:mod:`soba.encode.pictures`), read as far as it is iterated.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from soba.encode.image_files import (
-    check_file,
-    folder_images,
-    matching,
-    read_table,
-    why_not_read,
+from soba.encode.archives import Archive, is_archive, kind_of
+from soba.encode.files import is_remote, remote_files
+from soba.encode.image_files import folder_images, matching, why_not_read
+from soba.encode.lists import expand_braces, is_list, read_list
+from soba.encode.pictures import (
+    BytesPicture,
+    FilePicture,
+    MemoryPicture,
+    NoPicture,
+    Picture,
+    is_tensor,
 )
-
-_CHANNELS = (1, 3, 4)
-_LOADING = threading.Lock()  # Pillow reads a picture's file once; two threads may not both do it
-
-
-class Picture(ABC):
-    """One image of a stream; :meth:`open` reads it and learns its `content_id`."""
-
-    __slots__ = ("content_id", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.content_id = -1  # not opened yet
-
-    @abstractmethod
-    def open(self) -> Image.Image:
-        """The image; whatever it raises is what is wrong with it."""
-
-
-class FilePicture(Picture):
-    """An image in a file, called by its path."""
-
-    __slots__ = ()
-
-    def open(self) -> Image.Image:
-        path = Path(self.name)
-        check_file(path)
-        return self._decoded(path.read_bytes())
-
-    def _decoded(self, content: bytes) -> Image.Image:
-        self.content_id = _id_of(content)
-        with Image.open(io.BytesIO(content)) as image:
-            image.load()
-            return image
-
-
-class BytesPicture(FilePicture):
-    """The content of an image file, such as a service is sent."""
-
-    __slots__ = ("_content",)
-
-    def __init__(self, name: str, content: bytes) -> None:
-        super().__init__(name)
-        self._content = content
-
-    def open(self) -> Image.Image:
-        return self._decoded(self._content)
-
-
-class MemoryPicture(Picture):
-    """A PIL image, or pixels; see :func:`image_of_pixels`."""
-
-    __slots__ = ("_content",)
-
-    def __init__(self, name: str, content: Any) -> None:
-        super().__init__(name)
-        self._content = content
-
-    def open(self) -> Image.Image:
-        image = self._content
-        if not isinstance(image, Image.Image):
-            image = image_of_pixels(image)
-        with _LOADING:
-            image.load()
-        palette = bytes(image.getpalette() or ())
-        about = f"{image.mode} {image.width} {image.height}".encode()
-        self.content_id = _id_of(about, palette, image.tobytes())
-        return image
-
-
-class NoPicture(Picture):
-    """What was asked for and cannot be had, and why."""
-
-    __slots__ = ("problem",)
-
-    def __init__(self, name: str, problem: str) -> None:
-        super().__init__(name)
-        self.problem = problem
-
-    def open(self) -> Image.Image:
-        raise OSError(self.problem)
 
 
 def list_images(images: Any) -> Iterator[Picture]:
@@ -127,48 +43,24 @@ def list_images(images: Any) -> Iterator[Picture]:
     Files are called by their paths, PIL images by the file they were opened from, other pictures
     by their place in the stream: "image 0". What is no image is listed with what is wrong with it.
     """
-    places = count()
-    for listed in _flattened(images):
-        place = next(places)
-        yield listed if isinstance(listed, Picture) else _picture(listed, place)
+    for entry in list_entries(images):
+        if isinstance(entry, Archive):
+            yield from entry.pictures()
+        else:
+            yield entry
 
 
-def image_of_pixels(pixels: Any) -> Image.Image:
-    """An array or tensor as a PIL image.
-
-    (H, W) is grey. Of three axes the last or the first, of length 1, 3 or 4, is the channel's:
-    grey, RGB or RGBA. Where both could be, it is the last of an array and the first of a tensor.
-    Whole numbers are uint8, or uint16 where grey; floats lie between 0 and 1, black and white.
-
-    >>> image_of_pixels(np.zeros((20, 30, 3), np.uint8)).size
-    (30, 20)
-    >>> image_of_pixels(np.ones((3, 20, 30), np.float32)).getpixel((0, 0))
-    (255, 255, 255)
-    """
-    is_tensor = _is_tensor(pixels)
-    array = _on_host(pixels) if is_tensor else np.asarray(pixels)
-    if array.ndim == 3:
-        array = _channels_last(array, first=is_tensor)
-    if array.ndim not in (2, 3) or not array.size:
-        raise ValueError(
-            f"pixels of shape {array.shape}, where an image is (H, W), (H, W, 3) or (3, H, W)"
-        )
-    if array.dtype.kind == "b":
-        array = array * np.uint8(255)
-    elif array.dtype.kind == "f":
-        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
-            raise ValueError("floats of pixels must lie between 0, black, and 1, white")
-        array = np.rint(array.astype(np.float64) * 255).astype(np.uint8)
-    if array.dtype != np.uint8 and not (array.dtype == np.uint16 and array.ndim == 2):
-        raise ValueError(f"pixels of type {array.dtype}, where uint8 or floats are read")
-    return Image.fromarray(np.ascontiguousarray(array))
+def list_entries(images: Any) -> Iterator[Picture | Archive]:
+    """The same, archives unopened: what can be listed without reading any image."""
+    for place, listed in enumerate(_flattened(images)):
+        yield listed if isinstance(listed, Picture | Archive) else _picture(listed, place)
 
 
 def _flattened(images: Any) -> Iterator[Any]:
     """Pictures, PIL images, arrays of one image, and whatever else is no collection."""
     if isinstance(images, str | os.PathLike):
         yield from _files(os.fspath(images))
-    elif isinstance(images, np.ndarray) or _is_tensor(images):
+    elif isinstance(images, np.ndarray) or is_tensor(images):
         stacked = images.ndim > 3 or images.ndim == 1
         yield from (each for row in images for each in _flattened(row)) if stacked else (images,)
     elif isinstance(images, Iterable) and not isinstance(images, Image.Image | bytes):
@@ -182,7 +74,7 @@ def _picture(content: Any, place: int) -> Picture:
     name = f"image {place}"
     if isinstance(content, Image.Image):
         return MemoryPicture(str(getattr(content, "filename", "")) or name, content)
-    if _is_tensor(content):
+    if is_tensor(content):
         return MemoryPicture(name, content.detach().clone())  # whose memory may be used again
     if isinstance(content, np.ndarray):
         return MemoryPicture(name, content.copy())
@@ -191,66 +83,44 @@ def _picture(content: Any, place: int) -> Picture:
     return NoPicture(name, f"an image is a path, a PIL image or an array, not {content!r:.80}")
 
 
-def _files(path: str) -> list[Picture]:
-    """The files that a path, folder, pattern or table stands for."""
-    try:
-        if Path(path).suffix.lower() == ".csv" and not Path(path).is_dir():
-            return _rows(Path(path))
-        return [FilePicture(file) for file in _paths(path)]
-    except (OSError, ValueError) as error:
-        return [NoPicture(path, why_not_read(error).removeprefix(f"{Path(path)}: "))]
+def _files(path: str) -> Iterator[Picture | Archive]:
+    """The files that a path, folder, pattern or list stands for."""
+    for each in expand_braces(path):
+        try:
+            yield from _rows(each) if is_list(each) else map(_entry, _paths(each))
+        except (OSError, ValueError, ImportError) as error:
+            yield NoPicture(each, why_not_read(error).removeprefix(f"{each}: "))
 
 
-def _rows(table: Path) -> list[Picture]:
-    """The images of a table; one row without a path is no reason to leave the others unread."""
-    _, rows = read_table(table)
-    pictures: list[Picture] = []
-    for number, row in enumerate(rows, 1):
-        cell = (row["path"] or "").strip()
-        if cell:
-            pictures.append(FilePicture(str(table.parent / cell)))
-        else:
-            pictures.append(NoPicture(f"{table}, row {number}", "no path"))
-    return pictures
+def _entry(path: str) -> Picture | Archive:
+    return Archive(path) if is_archive(path) else FilePicture(path)
+
+
+def _rows(path: str) -> Iterator[Picture | Archive]:
+    """The images of a list; one row without a path is no reason to leave the others unread."""
+    for number, file in enumerate(read_list(path), 1):
+        yield _entry(file) if file else NoPicture(f"{path}, row {number}", "no path")
 
 
 def _paths(path: str) -> list[str]:
-    if not Path(path).is_dir():
+    """The images below a folder or that match a pattern; where there are none, the archives."""
+    if is_remote(path):
+        listed = remote_files(path)
+        if listed is None:
+            return [path]
+        files = [file for file in listed if kind_of(file) == "files"] or list(
+            filter(is_archive, listed)
+        )
+    elif Path(path).is_dir():
+        root = Path(path)
+        keys = folder_images(root).keys or folder_images(root, is_archive).keys
+        files = [str(root / key) for key in keys]
+    else:
         files = matching(path)
+        if files == [path] or all(map(os.path.isdir, files)):
+            files = matching(path, is_archive)
         if files != [path] and all(map(os.path.isdir, files)):
             raise ValueError("matches folders only, and they hold no images")
-        return files
-    keys = folder_images(Path(path)).keys
-    if not keys:
+    if not files:
         raise ValueError("holds no images")
-    return [str(Path(path) / key) for key in keys]
-
-
-def _is_tensor(value: Any) -> bool:
-    """Whether this is a torch tensor, found out without importing torch."""
-    return hasattr(value, "detach") and hasattr(value, "ndim")
-
-
-def _on_host(tensor: Any) -> np.ndarray:
-    tensor = tensor.detach().cpu()
-    if tensor.is_floating_point():
-        tensor = tensor.float()  # numpy has no bfloat16
-    array: np.ndarray = tensor.numpy()
-    return array
-
-
-def _channels_last(array: np.ndarray, *, first: bool) -> np.ndarray:
-    """(H, W, channels), or (H, W) where there is one channel."""
-    axes = [axis for axis in ((0, 2) if first else (2, 0)) if array.shape[axis] in _CHANNELS]
-    if not axes:
-        raise ValueError(f"pixels of shape {array.shape}: no axis of 3 channels, first or last")
-    array = np.moveaxis(array, axes[0], -1)
-    return array[:, :, 0] if array.shape[2] == 1 else array
-
-
-def _id_of(*parts: bytes) -> int:
-    """63 bits of a digest: a positive int64."""
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        digest.update(part)
-    return int.from_bytes(digest.digest(), "little") >> 1
+    return files

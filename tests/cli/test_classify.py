@@ -22,7 +22,7 @@ import soba
 from soba.bench.metrics import softmax
 from soba.cli import classify as module
 from soba.datasets.icons import icons
-from soba.encode.images import FilePicture
+from soba.encode.pictures import FilePicture
 from soba.encode.onnx import OnnxEncoder
 from soba.encode.prompts import classifier, templates
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from soba.encode.images import NoPicture, image_of_pixels, list_images
+from soba.encode.images import list_images
+from soba.encode.pictures import NoPicture, image_of_pixels
 
 
 @pytest.fixture

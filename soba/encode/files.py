@@ -1,0 +1,151 @@
+"""Files by their paths: on this machine, or wherever fsspec reaches (s3://, gs://, http://, ...).
+
+A path with a protocol is given to fsspec, all others to the system. Names stay as they were given:
+a relative path stays relative, and what lies below a URL begins with that URL.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from soba.encode._imports import no_package
+from soba.encode.image_files import check_file
+
+_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
+MISSING = "missing"
+_REQUESTS = 16  # at a time: each of them waits for an answer from afar
+# What tells the versions of a file apart, best first; file systems know one or the other.
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "checksum",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "modified",
+    "created",
+)
+
+
+def is_remote(path: str) -> bool:
+    """Whether fsspec is to open this path.
+
+    >>> is_remote("s3://bucket/cat.jpg"), is_remote("photos/cat.jpg"), is_remote("c:/cat.jpg")
+    (True, False, False)
+    """
+    return _PROTOCOL.match(path) is not None
+
+
+def open_file(path: str) -> BinaryIO:
+    """A file to read from; whatever hinders it is raised before anything is waited for."""
+    if not is_remote(path):
+        check_file(Path(path))
+        return open(path, "rb")
+    system, inner = _file_system(path)
+    with _saying_what_is_missing(path):
+        file: BinaryIO = system.open(inner, "rb")
+        return file
+
+
+def beside(path: str, name: str) -> str:
+    """The path of what a list in a file means by a name: relative to the folder of the list.
+
+    >>> beside("lists/test.csv", "cat.jpg"), beside("s3://bucket/test.csv", "cat.jpg")
+    ('lists/cat.jpg', 's3://bucket/cat.jpg')
+    """
+    if is_remote(name) or os.path.isabs(name):
+        return name
+    if is_remote(path):
+        return f"{path.rpartition('/')[0]}/{name}"
+    return str(Path(path).parent / name)
+
+
+def exists(path: str) -> bool:
+    """Whether there is anything under this path."""
+    if not is_remote(path):
+        return os.path.lexists(path)
+    system, inner = _file_system(path)
+    return bool(system.exists(inner))
+
+
+def remote_files(path: str) -> list[str] | None:
+    """All files below a remote folder, or that match a pattern, sorted; None: the path is neither.
+
+    A pattern that matches folders only stands for all files below them. Hidden files, and those in
+    hidden folders, are left out.
+    """
+    system, inner = _file_system(path)
+    system.invalidate_cache()
+    if glob.has_magic(path):
+        # What comes before the folder of the first wildcard is the same in all names.
+        root = path[: re.search(r"[*?\[]", path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        matches = system.glob(inner, detail=True)
+        files = [name for name, about in matches.items() if about["type"] != "directory"]
+        files = files or [name for folder in matches for name in system.find(folder)]
+    elif system.isdir(inner):
+        root, files = path.rstrip("/"), system.find(inner)
+    else:
+        return None
+    start = len(_file_system(root)[1].rstrip("/"))
+    below = sorted({name[start:] for name in files})
+    return [root + name for name in below if "/." not in name]
+
+
+def looks_of(paths: Sequence[str], *, fresh: bool = False) -> list[str]:
+    """Of each file its size and when it was changed, or the tag that stands for its content.
+
+    No file is read. One that cannot be looked at is `MISSING`. Where it is to be `fresh`, what
+    fsspec remembers of a listing does not serve.
+    """
+    remote = [path for path in paths if is_remote(path)]
+    if not remote:
+        return [_looks(path) for path in paths]
+    if fresh:
+        for system in {id(system): system for system, _ in map(_file_system, remote)}.values():
+            system.invalidate_cache()
+    with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="looks") as pool:
+        return list(pool.map(_looks, paths))
+
+
+def _looks(path: str) -> str:
+    try:
+        if not is_remote(path):
+            status = os.stat(path)
+            return f"{status.st_size} {status.st_mtime_ns}"
+        system, inner = _file_system(path)
+        about = system.info(inner)
+    except OSError:
+        return MISSING
+    version = next((about[key] for key in _VERSIONS if about.get(key) is not None), "")
+    return f"{about.get('size')} {version}"
+
+
+def _file_system(path: str) -> tuple[Any, str]:
+    """fsspec's file system for a path, and how that calls the path."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise no_package("fsspec", error) from error
+    try:
+        system, inner = url_to_fs(path)
+    except (ImportError, ValueError) as error:  # it says which package reaches that protocol
+        raise type(error)(f"{path}: {error}") from error
+    return system, inner
+
+
+@contextmanager
+def _saying_what_is_missing(path: str) -> Iterator[None]:
+    """fsspec says which path is missing and not that it is."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(2, "No such file or directory", path) from error

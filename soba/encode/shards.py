@@ -1,0 +1,201 @@
+"""Shards of a source: parts that workers encode on their own, the same ones at every listing.
+
+A shard is a small value that can be pickled and written as JSON. It says where its images are, in
+which order, and what their files looked like when they were listed; it holds none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from soba.encode.archives import Archive, kind_of
+from soba.encode.embeddings import count_embeddings, embedding_blocks, tables_beside
+from soba.encode.files import MISSING, exists, is_remote, looks_of, remote_files
+from soba.encode.image_files import PathLike, folder_images, matching, some
+from soba.encode.lists import expand_braces, is_list, read_list
+from soba.encode.pictures import FilePicture, NoPicture, Picture
+
+KINDS = {
+    "files": "images",
+    "tar": "tars",
+    "parquet": "Parquet files",
+    "embeddings": "embeddings",
+}
+
+
+@dataclass(frozen=True)
+class SourceShard:
+    """A part of a source: some image files, one tar, one Parquet file, or an array of features.
+
+    Parameters
+    ----------
+    kind
+        "files", "tar", "parquet" or "embeddings".
+    paths
+        Of the images; or of the archive; or of the .npy file and its table, if it has one.
+    stamp
+        A digest of names, sizes and times of change (or of the tags that stores give them).
+    count
+        How many rows there are, where that is known without reading all of them.
+    """
+
+    kind: str
+    paths: tuple[str, ...]
+    stamp: str
+    count: int | None = None
+
+    def pictures(self) -> Iterator[Picture]:
+        """One picture for each row, in order: a row's number is its picture's place.
+
+        What cannot be had is a :class:`~soba.encode.pictures.NoPicture`, or says so when it is
+        opened. Where a tar is cut off, the last one says so.
+        """
+        if self.kind == "embeddings":
+            raise ValueError(f"{self.paths[0]}: holds features, not images")
+        if self.kind != "files":
+            return Archive(self.paths[0]).pictures()
+        return (FilePicture(path) if path else NoPicture(path, "no path") for path in self.paths)
+
+    def features(self) -> Iterator[tuple[list[str], np.ndarray]]:
+        """Keys and (n, d) float32 unit rows, block by block; rows without a direction are NaN."""
+        if self.kind != "embeddings":
+            raise ValueError(f"{self.paths[0]}: holds images, not features")
+        path, *tables = self.paths
+        return embedding_blocks(path, *tables)
+
+    def changed(self) -> str | None:
+        """What is different now from when the shard was listed; None: nothing."""
+        looks = looks_of(self.paths, fresh=True)
+        if _stamp(self.paths, looks) == self.stamp:
+            return None
+        missing = [path for path, look in zip(self.paths, looks, strict=True) if look == MISSING]
+        if missing:
+            return f"{some(missing)}: not there"
+        others = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"{self.paths[0]}{others}: not what was listed, size or time of change differ"
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` reads."""
+        return asdict(self) | {"paths": list(self.paths)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """A shard as it was listed; what is none is a ValueError.
+
+        >>> shard = SourceShard("tar", ("a.tar",), "0123")
+        >>> SourceShard.from_json(shard.to_json()) == shard
+        True
+        """
+        if not isinstance(value, dict) or set(value) != {"kind", "paths", "stamp", "count"}:
+            raise ValueError(f"not a shard of a source: {value!r:.80}")
+        kind, paths, stamp, count = (value[key] for key in ("kind", "paths", "stamp", "count"))
+        is_one = kind in KINDS and isinstance(stamp, str)
+        is_one &= isinstance(paths, list) and all(isinstance(path, str) for path in paths)
+        if not is_one or not 1 <= len(paths) <= {"files": len(paths), "embeddings": 2}.get(kind, 1):
+            raise ValueError(f"not a shard of a source: {value!r:.80}")
+        if count is not None and (type(count) is not int or count < 0):
+            raise ValueError(f"not the number of rows of a shard: {count!r:.80}")
+        return cls(kind, tuple(paths), stamp, count)
+
+
+def list_shards(
+    source: PathLike | Iterable[PathLike], *, size: int = 10_000
+) -> tuple[SourceShard, ...]:
+    """The shards of a source, in the order of their names.
+
+    Parameters
+    ----------
+    source
+        A folder, a pattern, a .csv or .txt list, or several of them, here or wherever fsspec
+        reaches. Braces stand for the paths that they list: "train-{000..015}.tar". Images are cut
+        into shards of `size` files; a tar or Parquet file is a shard, and so is a .npy file of
+        features with the table beside it (:mod:`soba.encode.embeddings`).
+
+    A source holds one kind: images and tars in one folder are a ValueError. What a list names and
+    is not there is in its shard all the same, and is recorded by whoever reads it.
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    paths = [path for each in given for path in expand_braces(os.fspath(each))]
+    files = sorted({file for path in paths for file in _files(path)})
+    kind, files = _one_kind(", ".join(map(str, given)), files)
+    if kind == "files":
+        cuts = range(0, len(files), size)
+        return tuple(_shard(kind, files[start : start + size]) for start in cuts)
+    return tuple(_shard(kind, _with_table(kind, file)) for file in files)
+
+
+def _files(path: str) -> list[str]:
+    """All that a path, folder, pattern or list stands for, of whatever kind."""
+    if is_list(path):
+        files = read_list(path)
+    elif is_remote(path):
+        listed = remote_files(path)
+        files = [path] if listed is None else list(filter(kind_of, listed))
+    elif Path(path).is_dir():
+        keys = folder_images(Path(path), _is_known).keys
+        files = [str(Path(path) / key) for key in keys]
+    else:
+        files = matching(path, _is_known)
+        if files != [path] and all(map(os.path.isdir, files)):
+            files = []
+    if not files:
+        raise ValueError(f"{path}: holds no images, tars, Parquet files or embeddings")
+    if files == [path] and not exists(path):
+        raise ValueError(f"{path}: not found")
+    return files
+
+
+def _is_known(name: str) -> bool:
+    return kind_of(name) is not None
+
+
+def _one_kind(source: str, files: Sequence[str]) -> tuple[str, list[str]]:
+    """The kind of all files, and the files without the tables and texts of embeddings."""
+    if not files:
+        raise ValueError("a source of no files")
+    # A folder that may not be listed is among images: whoever reads it says why.
+    kinds = {file: kind_of(file) or "files" for file in files}
+    arrays = [file for file, kind in kinds.items() if kind == "embeddings"]
+    if any("img_emb" in _folders(file) for file in arrays):  # clip-retrieval's layout
+        kinds = {file: kind for file, kind in kinds.items() if "text_emb" not in _folders(file)}
+    for table in {table for file in arrays for table in tables_beside(file)}:
+        kinds.pop(table, None)
+    several = sorted({KINDS[kind] for kind in kinds.values()})
+    if len(several) > 1:
+        raise ValueError(
+            f"{source}: holds {' and '.join(several)}; say which with a pattern such as '*.tar'"
+        )
+    return next(iter(kinds.values())), list(kinds)
+
+
+def _folders(path: str) -> list[str]:
+    return path.split("/")[:-1]
+
+
+def _with_table(kind: str, file: str) -> list[str]:
+    if kind != "embeddings":
+        return [file]
+    return [file, *(table for table in tables_beside(file) if exists(table))][:2]
+
+
+def _shard(kind: str, paths: Sequence[str]) -> SourceShard:
+    if kind == "files":
+        count: int | None = len(paths)
+    else:
+        count = count_embeddings(paths[0]) if kind == "embeddings" else Archive(paths[0]).count()
+    return SourceShard(kind, tuple(paths), _stamp(paths, looks_of(paths)), count)
+
+
+def _stamp(paths: Sequence[str], looks: Sequence[str]) -> str:
+    content = json.dumps(list(zip(paths, looks, strict=True))).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
