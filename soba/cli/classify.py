@@ -21,7 +21,7 @@ from soba._feature_files import read_npy
 from soba._files import alone, replacing
 from soba.adapt._arrays import read_text
 from soba.answers import FORMATS, Answer, AnswerWriter, answer_writer, check_format
-from soba.classifier import Classifier, check_method
+from soba.classifier import Classifier
 from soba.cli._answer_table import AnswerTable
 from soba.cli._common import (
     Batch,
@@ -49,6 +49,7 @@ from soba.encode.image_files import some
 from soba.encode.images import list_images
 from soba.encode.pictures import NoPicture, Picture
 from soba.encode.prompts import read_class_names
+from soba.registry import check_method
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state
 
@@ -187,7 +188,11 @@ class _Run:
             if self.transductive:  # the answers come at the end, all at once
                 pictures = self._drawn(stop, lambda: progress.advance(task))
             answers = self.classifier.classify(
-                pictures, batch=self.batch, top=self.top, transductive=self.transductive
+                pictures,
+                learn=self.classifier.learns,
+                batch=self.batch,
+                top=self.top,
+                transductive=self.transductive,
             )
             for number, answer in enumerate(answers, 1):
                 self._count(answer)
@@ -224,7 +229,7 @@ class _Run:
             self.changed += answer.label != answer.zero_shot
 
     def _save(self) -> None:
-        if self.state is not None:
+        if self.state is not None and self.classifier.learns:
             self.classifier.save(self.state)
 
     def _say(self, seconds: float) -> None:
@@ -238,7 +243,10 @@ class _Run:
         estimate = getattr(self.classifier.adapter, "expected_accuracy", lambda: None)()
         if estimate is not None:
             out.print(expectation(estimate.zero_shot, estimate.adapted), highlight=False)
-        for path, what in ((self.output, "answers"), (self.state, "state")):
+        if not self.classifier.learns:
+            out.print(f"{shown(self.state)} was learned in shards: it answered, and learned nothing")
+        state = self.state if self.classifier.learns else None
+        for path, what in ((self.output, "answers"), (state, "state")):
             if path is not None:
                 out.print(f"{what} in {shown(path)}", soft_wrap=True)
 

@@ -17,8 +17,6 @@ from soba.scale.manifest import ids_of
 if TYPE_CHECKING:
     from soba.encode.encoder import Encoder
 
-_READY_ROWS = 8192  # of embeddings at a time
-
 
 @dataclass(frozen=True)
 class Embedded:
@@ -70,8 +68,8 @@ class Embedder:
         if was_there:
             made = folder.features(number)
         else:
-            rows = self._ready(shard, number) if shard.kind == "embeddings" else None
-            batches = _counted(rows or self._encoded(shard, number), step)
+            rows = self._ready if shard.kind == "embeddings" else self._encoded
+            batches = _counted(rows(shard, number), step)
             unchanged = _unchanged(folder, shard, number, batches)
             made = write_feature_shard(folder.feature_file(number), unchanged, folder.meta(number))
         if was_there:
@@ -102,8 +100,14 @@ class Embedder:
                     f"{shard.paths[0]}: rows of {features.shape[1]} dimensions, where the encoder "
                     f"gives {self.folder.manifest.dim}"
                 )
-            positions = np.arange(at, at + len(keys))
-            yield self._rows(keys, ids_of(number, positions), features, ())
+            ids = ids_of(number, np.arange(at, at + len(keys)))
+            sound = np.isfinite(features).all(axis=1)
+            broken = tuple(
+                Broken(int(ids[row]), keys[row], "the row has no direction")
+                for row in np.flatnonzero(~sound)
+            )
+            fine = [key for key, good in zip(keys, sound, strict=True) if good]
+            yield self._rows(fine, ids[sound], features[sound], broken)
             at += len(keys)
 
     def _rows(
