@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from soba.classifier import Classifier
 from soba.cli._answer_table import AnswerTable
 from soba.cli._common import (
     Batch,
+    Classes,
     Device,
     Model,
     Precision,
@@ -33,6 +33,7 @@ from soba.cli._common import (
     Templates,
     Threads,
     check_folder,
+    class_names,
     counted,
     err,
     expectation,
@@ -48,7 +49,6 @@ from soba.encode.encoder import Encoder
 from soba.encode.image_files import some
 from soba.encode.images import list_images
 from soba.encode.pictures import NoPicture, Picture
-from soba.encode.prompts import read_class_names
 from soba.registry import check_method
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state
@@ -62,9 +62,7 @@ def classify_(
             "from standard input, read to its end, one a line or separated by NUL."
         ),
     ],
-    classes: Annotated[
-        str | None, typer.Option(help="Class names, comma-separated: cat,dog.")
-    ] = None,
+    classes: Classes = None,
     classes_file: Annotated[
         Path | None, typer.Option(help="Class names, one per line, or a .json list.")
     ] = None,
@@ -113,7 +111,7 @@ def classify_(
     was learned before, in this run or an earlier one with the same --state, is not learned twice.
     Whatever cannot be read, be it an image or a path, is reported, listed in OUT and skipped.
     """
-    names = _class_names(classes, classes_file)
+    names = class_names(classes, classes_file)
     check_method(method, transductive=transductive)
     if transductive and state is not None:
         raise ValueError("--transductive learns nothing, so there is no --state to keep")
@@ -244,7 +242,9 @@ class _Run:
         if estimate is not None:
             out.print(expectation(estimate.zero_shot, estimate.adapted), highlight=False)
         if not self.classifier.learns:
-            out.print(f"{shown(self.state)} was learned in shards: it answered, and learned nothing")
+            out.print(
+                f"{shown(self.state)} was learned in shards: it answered, and learned nothing"
+            )
         state = self.state if self.classifier.learns else None
         for path, what in ((self.output, "answers"), (state, "state")):
             if path is not None:
@@ -253,20 +253,6 @@ class _Run:
     def _say_broken(self, listed_in: Path | None = None) -> None:
         if self.broken:
             say_broken(self.broken, listed_in=listed_in)
-
-
-def _class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:
-    if (classes is None) == (file is None):
-        raise ValueError("say which classes there are: --classes cat,dog or --classes-file FILE")
-    if file is not None:
-        return read_class_names(file)
-    names = tuple(name.strip() for name in (classes or "").split(",") if name.strip())
-    if not names:
-        raise ValueError("--classes names no class")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise ValueError(f"--classes names a class twice: {', '.join(twice)}")
-    return names
 
 
 def _with_standard_input(paths: list[str]) -> list[str]:

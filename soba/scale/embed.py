@@ -40,10 +40,18 @@ class Embedder:
     batch
         Images per run of the encoder. Other batches round otherwise: the same bytes come of the
         same batch on the same kind of machine.
+    step
+        Is called with the number of images done since the last call.
     """
 
-    def __init__(self, folder: ShardFolder, opener: Callable[[], Encoder], batch: int = 64) -> None:
-        self.folder, self.batch = folder, batch
+    def __init__(
+        self,
+        folder: ShardFolder,
+        opener: Callable[[], Encoder],
+        batch: int = 64,
+        step: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.folder, self.batch, self._step = folder, batch, step
         self._opener = opener
         self._encoder: Encoder | None = None
         self._scaled_text = folder.text_features * np.float32(folder.manifest.logit_scale)
@@ -61,19 +69,18 @@ class Embedder:
             self._encoder = encoder
         return self._encoder
 
-    def __call__(self, number: int, step: Callable[[int], None] = lambda count: None) -> Embedded:
-        """Make the feature file of a shard, unless it is there; `step` counts images."""
+    def __call__(self, number: int) -> Embedded:
+        """Make the feature file of a shard, unless it is there."""
         folder, shard = self.folder, self.folder.manifest.shards[number]
         was_there = folder.feature_file(number).exists()
         if was_there:
             made = folder.features(number)
+            self._step(len(made) + len(made.broken))
         else:
             rows = self._ready if shard.kind == "embeddings" else self._encoded
-            batches = _counted(rows(shard, number), step)
+            batches = _counted(rows(shard, number), self._step)
             unchanged = _unchanged(folder, shard, number, batches)
             made = write_feature_shard(folder.feature_file(number), unchanged, folder.meta(number))
-        if was_there:
-            step(len(made) + len(made.broken))
         return Embedded(number, len(made), made.broken, was_there)
 
     def _encoded(self, shard: SourceShard, number: int) -> Iterator[FeatureRows]:

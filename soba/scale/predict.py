@@ -131,7 +131,9 @@ class Predictor:
 def scorer(folder: ShardFolder, state: str | os.PathLike[str]) -> Scorer:
     """(n, d) features -> (n, C) logits under a state or model of the same classes and encoder."""
     meta, ours = state_meta(state), folder.note()
-    note = meta.get("note") if isinstance(meta.get("note"), dict) else {}
+    note = meta.get("note")
+    if not isinstance(note, dict):
+        raise ValueError(f"{state}: does not say of which classes and encoder it is")
     for key, what in (
         ("encoder", "encoder"),
         ("class_names", "classes"),
@@ -160,4 +162,5 @@ def _best(shares: np.ndarray, count: int) -> np.ndarray:
         return np.argsort(-shares, axis=1, kind="stable")[:, :count]
     some = np.sort(np.argpartition(-shares, count, axis=1)[:, :count], axis=1)
     order = np.argsort(-np.take_along_axis(shares, some, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(some, order, axis=1)
+    best: np.ndarray = np.take_along_axis(some, order, axis=1)
+    return best
