@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 _HAS_LOCKS = os.name == "posix"
 if _HAS_LOCKS:
@@ -30,6 +28,7 @@ _FLOATS = {"<f2": "F16", "<f4": "F32", "<f8": "F64"}
 _SIGNED = {"|i1": "I8", "<i2": "I16", "<i4": "I32", "<i8": "I64"}
 _UNSIGNED = {"|u1": "U8", "<u2": "U16", "<u4": "U32", "<u8": "U64"}
 DTYPES = _FLOATS | _SIGNED | _UNSIGNED | {"|b1": "BOOL"}
+_NUMPY = {kind: dtype for dtype, kind in DTYPES.items()}
 _CHECKSUM = re.compile(rb'("sha256":")([0-9a-f]{64})(")')
 
 
@@ -188,11 +187,7 @@ def save_arrays(
     names, lead = _lead(path, arrays, metadata)
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(lead)
-        for name in names:
-            array = arrays[name]
-            rows = max(1, _BLOCK // max(1, array.nbytes // max(1, len(array))))
-            for start in range(0, len(array), rows):
-                file.write(_little(array[start : start + rows]).data)
+        file.writelines(_blocks(arrays, names))
 
 
 def save_checked(
@@ -201,30 +196,58 @@ def save_checked(
     """Write arrays and JSON metadata as one safetensors file that carries its own checksum."""
     texts = {"meta": json.dumps(meta, sort_keys=True), "sha256": _BLANK}
     names, lead = _lead(path, arrays, texts)
-    content = lead + b"".join(_little(arrays[name]).tobytes() for name in names)
-    digest = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(lead)
+    for block in _blocks(arrays, names):
+        digest.update(block)
     blank = f'"sha256":"{_BLANK}"'.encode()
-    with replacing(path) as temporary:
-        temporary.write_bytes(content.replace(blank, f'"sha256":"{digest}"'.encode(), 1))
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(lead.replace(blank, f'"sha256":"{digest.hexdigest()}"'.encode(), 1))
+        file.writelines(_blocks(arrays, names))
 
 
 def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what :func:`save_checked` wrote; any damage raises a ValueError that names the file."""
-    content = Path(path).read_bytes()
-    checksum = _CHECKSUM.search(content, 0, _header_end(content))
-    if checksum is None:
-        raise ValueError(f"{path}: not a soba state file, or its header is damaged")
-    blanked = content[: checksum.start(2)] + _BLANK.encode() + content[checksum.end(2) :]
-    if hashlib.sha256(blanked).hexdigest().encode() != checksum.group(2):
-        raise ValueError(f"{path}: checksum mismatch, the file is truncated or corrupted")
+    """Read what :func:`save_checked` wrote; any damage raises a ValueError that names the file.
+
+    The arrays are maps of the file, to be read only: what they hold is in memory once it is used.
+    """
+    with open(path, "rb") as file:
+        lead = file.read(8)
+        lead += file.read(min(int.from_bytes(lead, "little"), os.fstat(file.fileno()).st_size))
+        checksum = _CHECKSUM.search(lead)
+        if checksum is None:
+            raise ValueError(f"{path}: not a soba state file, or its header is damaged")
+        blanked = lead[: checksum.start(2)] + _BLANK.encode() + lead[checksum.end(2) :]
+        digest = hashlib.sha256(blanked)
+        while block := file.read(_BLOCK):
+            digest.update(block)
+        if digest.hexdigest().encode() != checksum.group(2):
+            raise ValueError(f"{path}: checksum mismatch, the file is truncated or corrupted")
+        content = np.memmap(file, np.uint8, "r")[len(lead) :]
     try:
-        arrays = safetensors.numpy.load(content)
-        meta = parse_json(parse_json(content[8 : _header_end(content)])["__metadata__"]["meta"])
+        header = parse_json(lead[8:])
+        meta = parse_json(header.pop("__metadata__")["meta"])
         if not isinstance(meta, dict):
             raise ValueError("its metadata is no JSON object")
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        return {name: _mapped(content, entry) for name, entry in header.items()}, meta
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not readable as a soba state file ({error})") from error
-    return {name: array.copy() for name, array in arrays.items()}, meta
+
+
+def _mapped(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
+    """An array as it lies in the file; what its header claims need not be so."""
+    dtype, (start, end) = np.dtype(_NUMPY[entry["dtype"]]), entry["data_offsets"]
+    if not 0 <= start <= end <= len(content):
+        raise ValueError(f"an array from {start} to {end} of {len(content)} bytes")
+    return content[start:end].view(np.ndarray).view(dtype).reshape(entry["shape"])
+
+
+def _blocks(arrays: Mapping[str, np.ndarray], names: list[str]) -> Iterator[memoryview]:
+    """The bytes of some arrays, in this order."""
+    for name in names:
+        array = np.atleast_1d(arrays[name])
+        rows = max(1, _BLOCK // max(1, array.nbytes // max(1, len(array))))
+        for start in range(0, len(array), rows):
+            yield _little(array[start : start + rows]).data
 
 
 def _lead(
@@ -253,8 +276,3 @@ def _lead(
 
 def _little(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-
-
-def _header_end(content: bytes) -> int:
-    """Where the JSON header of a safetensors file stops (its length leads the file)."""
-    return min(8 + int.from_bytes(content[:8], "little"), len(content))

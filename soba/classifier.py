@@ -144,20 +144,21 @@ class Classifier:
         text = text_classifier(self.encoder.encode_texts, names, prompts)
         return self._of(self._source, self.adapter.with_text(text), names, prompts)
 
-    def merge(self, other: Classifier) -> Self:
-        """Take in what another classifier of the same classes has learned from other images."""
-        if not isinstance(other, Classifier):
-            raise TypeError(f"a classifier merges with a classifier, not with {other!r}")
-        for what, ours, theirs in (
-            ("classes", self.names, other.names),
-            ("methods", self.adapter.name, other.adapter.name),
-            ("encoders", self._source.fingerprint, other._source.fingerprint),
-            ("prompts", self.templates, other.templates),
-        ):
-            if ours != theirs:
-                raise ValueError(f"cannot merge classifiers of different {what}")
+    def merge(self, *others: Classifier) -> Self:
+        """Take in what other classifiers of the same classes have learned from other images."""
+        for other in others:
+            if not isinstance(other, Classifier):
+                raise TypeError(f"a classifier merges with a classifier, not with {other!r}")
+            for what, ours, theirs in (
+                ("classes", self.names, other.names),
+                ("methods", self.adapter.name, other.adapter.name),
+                ("encoders", self._source.fingerprint, other._source.fingerprint),
+                ("prompts", self.templates, other.templates),
+            ):
+                if ours != theirs:
+                    raise ValueError(f"cannot merge classifiers of different {what}")
         if isinstance(self.adapter, StreamAdapter):  # zero-shot has learned nothing
-            self.adapter.merge(other.adapter)  # type: ignore[arg-type]
+            self.adapter.merge(*(other.adapter for other in others))  # type: ignore[arg-type]
         return self
 
     def copy(self) -> Self:

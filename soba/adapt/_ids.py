@@ -162,8 +162,9 @@ class SeenIds:
                 "both adapters numbered their samples themselves, so that one number names two "
                 "samples: give each shard ids of its own, adapt(..., ids=...)"
             )
-        if None not in (self.space, other.space) and self.space != other.space:
-            raise ValueError(f"ids of different spaces do not mix: {self.space} and {other.space}")
+        spaces = sorted({space for space in (self.space, other.space) if space is not None})
+        if len(spaces) > 1:
+            raise ValueError(f"ids of different spaces do not mix: {' and '.join(spaces)}")
         both = SeenIds(self.given_space or other.given_space)
         both.given = self.given.union(other.given)
         both.counted = self.counted + other.counted

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+_BLOCK_ROWS = 4096  # of features that are compared at a time
 TWIN_GAP = 1e-6  # in every coordinate: features this close are copies of one image
 
 
@@ -56,7 +57,11 @@ def settle_twins(
     at = np.flatnonzero(near)
     if len(at) == 0:
         return False
-    gap = np.abs(feature_rows(order[at]) - feature_rows(order[at + 1])).max(axis=1, initial=0.0)
+    gap = np.empty(len(at))
+    for start in range(0, len(at), _BLOCK_ROWS):
+        some = at[start : start + _BLOCK_ROWS]
+        apart = np.abs(feature_rows(order[some]) - feature_rows(order[some + 1]))
+        gap[start : start + _BLOCK_ROWS] = apart.max(axis=1, initial=0.0)
     at = at[gap <= TWIN_GAP]
     if len(at) == 0:
         return False

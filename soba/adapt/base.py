@@ -164,14 +164,18 @@ class Adapter(ABC):
         """The meta data and copies of the arrays, if they can be of this method."""
         meta = state["meta"]
         arrays = {name: np.array(array) for name, array in state["arrays"].items()}
-        if meta["format"] != _FORMAT:
-            raise ValueError(f"state of format {meta['format']!r}, this version reads {_FORMAT}")
-        if meta["adapter"] != cls.card.name:
-            raise ValueError(f"state of adapter {meta['adapter']!r}, not of {cls.card.name!r}")
+        cls._check_meta(meta)
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ValueError(f"{name} holds NaN or infinite values")
         return meta, arrays
+
+    @classmethod
+    def _check_meta(cls, meta: dict[str, Any]) -> None:
+        if meta["format"] != _FORMAT:
+            raise ValueError(f"state of format {meta['format']!r}, this version reads {_FORMAT}")
+        if meta["adapter"] != cls.card.name:
+            raise ValueError(f"state of adapter {meta['adapter']!r}, not of {cls.card.name!r}")
 
     def _take_up(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         """Restore what a state holds, and see that it serves."""

@@ -23,6 +23,7 @@ from soba.adapt._stored_queue import check_stored
 Fetch = Callable[[np.ndarray], np.ndarray]  # (m,) row numbers -> what those rows hold, on the host
 _FIRST = np.zeros(1, np.int64)
 _FEW_SLOTS = 16  # a class to begin with: a large capacity costs nothing until it is used
+_BLOCK_ROWS = 4096  # of features that are copied at a time
 MOST_CAPACITY = 1 << 20  # more than this a class is a mistake, or means everything
 
 
@@ -35,6 +36,22 @@ class Items:
     entropies: np.ndarray  # (m,)
     ids: np.ndarray  # (m,)
     extra: np.ndarray  # (m, e)
+
+    def members(self) -> Members:
+        return Members(
+            self.labels, self.entropies, self.ids, self.features.__getitem__, self.extra.__getitem__
+        )
+
+
+@dataclass(frozen=True)
+class Members:
+    """The same where features lie elsewhere, in a queue or a file, and are fetched by row."""
+
+    labels: np.ndarray  # (m,)
+    entropies: np.ndarray  # (m,)
+    ids: np.ndarray  # (m,)
+    features: Fetch  # rows -> (r, d)
+    extra: Fetch  # rows -> (r, e)
 
 
 class EntropyQueue:
@@ -173,22 +190,37 @@ class EntropyQueue:
                 extra and (lambda some: extra(rows[some])),
             )
 
-    def merge(self, items: Items) -> None:
+    def merge(self, members: Members) -> None:
         """Take in the samples of another queue over the same classes."""
-        self.update(items.features, items.labels, items.entropies, items.ids, items.extra)
+        new = np.flatnonzero(~np.isin(members.ids, self.ids[self.filled]))
+        self.offer(
+            members.labels[new],
+            members.entropies[new],
+            members.ids[new],
+            lambda rows: members.features(new[rows]),
+            lambda rows: members.extra(new[rows]),
+        )
 
-    def items(self) -> Items:
-        """The samples in canonical order (class, entropy, id)."""
+    def members(self) -> Members:
+        """The samples in canonical order, their features where they lie until the queue changes."""
         filled = self.filled
         labels = np.repeat(np.arange(self.n_classes), self.sizes)
-        slots = self.slots[filled]
-        return Items(
-            self.features[labels, slots],
+        at = labels * filled.shape[1] + self.slots[filled]
+        features = self.features.reshape(-1, self.dim)
+        extra = self.extra.reshape(len(features), self.extra_width)
+        return Members(
             labels,
             self.entropies[filled],
             self.ids[filled],
-            self.extra[labels, slots],
+            lambda rows: features[at[rows]],
+            lambda rows: extra[at[rows]],
         )
+
+    def items(self) -> Items:
+        """The samples in canonical order (class, entropy, id)."""
+        held, rows = self.members(), np.arange(len(self))
+        features, extra = held.features(rows), held.extra(rows)
+        return Items(features, held.labels, held.entropies, held.ids, extra)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The content as arrays, a row per sample, for a state file."""
@@ -203,6 +235,13 @@ class EntropyQueue:
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Replace the content by what :meth:`arrays` gave, to the bit."""
+        self.check(arrays)
+        most = int(np.bincount(arrays["labels"]).max(initial=1))
+        self._allocate(self._room(most))
+        self._fill(arrays)
+
+    def check(self, arrays: dict[str, np.ndarray]) -> Items:
+        """What :meth:`arrays` gave of a queue like this one; raises if it cannot be of any."""
         check_stored(
             arrays,
             n_classes=self.n_classes,
@@ -210,9 +249,7 @@ class EntropyQueue:
             capacity=self.capacity,
             extra_width=self.extra_width,
         )
-        most = int(np.bincount(arrays["labels"]).max(initial=1))
-        self._allocate(self._room(most))
-        self._fill(arrays)
+        return Items(**{name: arrays[name] for name in Items.__annotations__})
 
     def _fill(self, arrays: dict[str, np.ndarray]) -> None:
         labels = arrays["labels"]
@@ -315,11 +352,12 @@ class EntropyQueue:
         slot = np.empty(len(order), np.int64)
         slot[~new] = old_slot[order[~new]]
         slot[new] = np.nonzero(free)[1]  # both run by class
-        source = order[new] - old
-        if len(source):
-            self.features[label[new], slot[new]] = features(source)
+        source, at = order[new] - old, (label[new], slot[new])
+        for start in range(0, len(source), _BLOCK_ROWS):  # a copy of all would be as large again
+            some = slice(start, start + _BLOCK_ROWS)
+            self.features[at[0][some], at[1][some]] = features(source[some])
             if extra is not None:
-                self.extra[label[new], slot[new]] = extra(source)
+                self.extra[at[0][some], at[1][some]] = extra(source[some])
         self.entropies[label, rank] = all_entropies[order]
         self.ids[label, rank] = all_ids[order]
         self.sizes[touched] = np.bincount(label, minlength=self.n_classes)[touched]

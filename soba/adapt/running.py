@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn, Self
+from typing import ClassVar, Self
 
 from soba.adapt.queue import EntropyQueue
 from soba.adapt.stream import StreamAdapter
@@ -18,8 +18,7 @@ class RunningAdapter(StreamAdapter):
 
     keeps_samples: ClassVar[bool] = False
 
-    def merge(self, other: Self) -> NoReturn:
-        """Cannot be done: raises a ValueError that says why."""
+    def _check_merges(self) -> None:
         raise ValueError(
             f"{self.name} keeps sums and no samples: one that both adapters saw would count twice, "
             "so they cannot be merged"

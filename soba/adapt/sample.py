@@ -108,6 +108,8 @@ class UniformSample:
                 f"the stored sample's features are {features.dtype} of shape {features.shape}, "
                 f"where shape {(count, self.dim)} is due"
             )
+        if not np.isfinite(features).all():
+            raise ValueError("the stored sample's features hold NaN or infinite values")
         hashes = hash_ids(ids, self.key)
         if (hashes[1:] <= hashes[:-1]).any():
             raise ValueError("the stored sample is not in the order of its ids' hashes")

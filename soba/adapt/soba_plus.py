@@ -170,18 +170,14 @@ class SOBAPlus(PrototypeAdapter):
         """
         return transduce(self._scaled_text, features, rounds, out)
 
-    def merge(self, other: Self) -> Self:
-        """As for other adapters; with a horizon it raises ValueError.
-
-        A generation is a number of arrivals, and shards have no common time: two of them cannot
-        say which of their samples were the last.
-        """
+    def _check_merges(self) -> None:
+        # A generation is a number of arrivals, and shards have no common time: two of them cannot
+        # say which of their samples were the last.
         if self.horizon is not None:
             raise ValueError(
                 f"cannot merge adapters with a horizon ({self.horizon}): shards have no common "
                 "time, so which of their samples to forget is not known; merge without a horizon"
             )
-        return super().merge(other)
 
     def _reset(self) -> None:
         super()._reset()
@@ -223,10 +219,11 @@ class SOBAPlus(PrototypeAdapter):
         self._young = whole(meta["young"], "young", least=0)
         if self._young >= (1 if self.horizon is None else self.horizon // 2):
             raise ValueError(f"young is {self._young} where the horizon is {self.horizon}")
-        for queue in self._queues.values():
-            options = queue.extra.view(candidate_type(self.n_classes))["class"]
-            if not ((options >= 0) & (options < self.n_classes)).all():
-                raise ValueError("the stored queue names classes that do not exist")
+
+    def _check_extra(self, extra: np.ndarray) -> None:
+        options = np.ascontiguousarray(extra).view(candidate_type(self.n_classes))["class"]
+        if not ((options >= 0) & (options < self.n_classes)).all():
+            raise ValueError("the stored queue names classes that do not exist")
 
     def _try_out(self) -> Array:
         if self.explain(self.text_features[0]).temperature <= 0.0:
@@ -289,7 +286,7 @@ class SOBAPlus(PrototypeAdapter):
         queue, sample = self.queue, self._samples["sample"]
         if self.horizon is not None:
             queue, sample = self._queues["older"].copy(), self._samples["older_sample"].copy()
-            queue.merge(self.queue.items())
+            queue.merge(self.queue.members())
             sample.merge(self._samples["sample"].items())
         if len(queue) == 0:
             return None

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from soba.adapt._arrays import Array, Batch, ClipScores, read_ids, score_with_clip, to_host
+from soba.adapt._gathering import Gathering
 from soba.adapt._ids import SeenIds
 from soba.adapt.base import Adapter
-from soba.adapt.queue import EntropyQueue, Items
+from soba.adapt.queue import EntropyQueue, Members
 from soba.adapt.sample import Sampled, UniformSample
 
 _LEAST_ROWS, _BLOCK_LOGITS = 256, 1 << 20  # of what is learned from at a time
@@ -76,35 +77,67 @@ class StreamAdapter(Adapter):
             self._settle()
         return self
 
-    def merge(self, other: Self) -> Self:
-        """Take in what another adapter of the same kind learned from other samples.
+    def merge(self, *others: Self) -> Self:
+        """Take in what other adapters of the same kind learned from other samples.
 
-        The result is the one of a single adapter that saw both streams, in any order. Give each
-        shard ids of its own; a sample that both saw counts once. Adapters whose ids are of
-        different spaces are refused, and so are two that both numbered their samples themselves:
-        the same number would name two samples. Changes this adapter only.
+        The result is the one of a single adapter that saw all streams, in any order, refreshed at
+        the end. Give each shard ids of its own; a sample that several saw counts once. Adapters
+        whose ids are of different spaces are refused, and so are two that both numbered their
+        samples themselves: the same number would name two samples. Changes this adapter only;
+        without others, nothing. Some methods cannot merge, and say why.
+
+        O(n log n) for n samples in all; besides the adapters it takes the memory of one more.
         """
+        self._check_merges()
+        for other in others:
+            self._check_same_setup(other)
+        if not others:
+            return self
+        gathering = Gathering(self._empty_queues(), self._empty_samples())
+        for adapter in others:
+            with adapter._lock:  # let go before our own is taken: two may merge into each other
+                gathering.take_in(*adapter._kept())
+        with self._lock:
+            gathering.take_in(*self._kept())
+            self._take_gathered(gathering)
+        return self
+
+    def _check_merges(self) -> None:
+        """Raise ValueError where what such an adapter knows cannot be merged."""
+
+    def _check_same_setup(self, other: Adapter) -> None:
         if type(other) is not type(self) or other.params != self.params:
             raise ValueError(f"cannot merge {other!r} into {self!r}: they are set up differently")
         if not np.array_equal(other.text_features, self.text_features):
             raise ValueError("cannot merge adapters with different text features")
-        with other._lock:  # let go before our own is taken: two may merge into each other
-            learned: dict[str, Any] = {n: store.items() for n, store in other._stores.items()}
-            seen = other._seen.copy()
-        with self._lock:
-            seen = self._seen.union(seen)
-            for store in self._stores.values():
-                for theirs in learned.values():
-                    _refuse_conflicts(store.items(), theirs)
-            queues = {name: queue.copy() for name, queue in self._queues.items()}
-            samples = {name: sample.copy() for name, sample in self._samples.items()}
-            for name, queue in queues.items():
-                queue.merge(learned[name])
-            for name, sample in samples.items():
-                sample.merge(learned[name])
-            self._queues, self._samples, self._seen = queues, samples, seen
-            self._settle()
-        return self
+
+    def _kept(self) -> tuple[dict[str, Members], dict[str, Sampled], SeenIds]:
+        """What there is to merge; features stay where they are, so it serves under the lock."""
+        return (
+            {name: queue.members() for name, queue in self._queues.items()},
+            {name: sample.items() for name, sample in self._samples.items()},
+            self._seen,
+        )
+
+    def _stored(
+        self, arrays: dict[str, np.ndarray], meta: dict[str, Any]
+    ) -> tuple[dict[str, Members], dict[str, Sampled], SeenIds]:
+        """The same of a state of such an adapter, checked; features stay in its arrays."""
+        seen, samples = SeenIds.restored(arrays, meta), self._empty_samples()
+        queues = {}
+        for name, queue in self._queues.items():
+            queues[name] = queue.check(_part(arrays, name, queue)).members()
+            self._check_extra(arrays[f"{name}.extra"])
+        for name, sample in samples.items():
+            sample.restore(_part(arrays, name, sample))
+        for name in self._stores:
+            self._check_counted(seen, name, arrays)
+        return queues, {name: sample.items() for name, sample in samples.items()}, seen
+
+    def _take_gathered(self, gathering: Gathering) -> None:
+        self._queues, self._samples = gathering.queues, gathering.samples
+        self._seen = gathering.seen
+        self._settle()
 
     @property
     def _stores(self) -> dict[str, EntropyQueue | UniformSample]:
@@ -142,9 +175,17 @@ class StreamAdapter(Adapter):
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         self._seen = SeenIds.restored(arrays, meta)
         for name, store in self._stores.items():
-            store.restore({key: arrays[f"{name}.{key}"] for key in store.arrays()})
-            if not self._seen.knows(arrays[f"{name}.ids"]):
-                raise ValueError(f"the stored {name} holds samples that were never counted")
+            store.restore(_part(arrays, name, store))
+            self._check_counted(self._seen, name, arrays)
+        for name in self._queues:
+            self._check_extra(arrays[f"{name}.extra"])
+
+    def _check_counted(self, seen: SeenIds, name: str, arrays: dict[str, np.ndarray]) -> None:
+        if not seen.knows(arrays[f"{name}.ids"]):
+            raise ValueError(f"the stored {name} holds samples that were never counted")
+
+    def _check_extra(self, extra: np.ndarray) -> None:
+        """Raise if stored bytes cannot be what :meth:`_extra` keeps with samples."""
 
     def _offer(self, name: str, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         """Offer some rows of a batch to a queue."""
@@ -180,14 +221,8 @@ class StreamAdapter(Adapter):
         """Go on to the first refresh after the samples learned so far."""
 
 
-def _refuse_conflicts(a: Items | Sampled, b: Items | Sampled) -> None:
-    """Raise if one id names two different samples: shards that both counted from 0."""
-    common, left, right = np.intersect1d(a.ids, b.ids, assume_unique=True, return_indices=True)
-    if len(common) == 0:
-        return
-    gap = np.abs(a.features[left] - b.features[right]).max(axis=1)
-    if (gap > 1e-3).any():
-        raise ValueError(
-            f"id {common[np.argmax(gap)]} names different samples in the two adapters: "
-            "give each shard ids of its own"
-        )
+def _part(
+    arrays: dict[str, np.ndarray], name: str, store: EntropyQueue | UniformSample
+) -> dict[str, np.ndarray]:
+    """The arrays of one place where samples are kept."""
+    return {key: arrays[f"{name}.{key}"] for key in store.arrays()}

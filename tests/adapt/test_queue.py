@@ -96,15 +96,15 @@ def test_merge_is_commutative_associative_idempotent(data, capacity, one, two):
     for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
         merged = EntropyQueue(CLASSES, WIDTH, capacity)
         for index in order:
-            merged.merge(part(*pieces[index]).items())
+            merged.merge(part(*pieces[index]).members())
         same(merged, whole)
     left = part(*pieces[0])
     right = part(*pieces[1])
-    right.merge(part(*pieces[2]).items())
-    left.merge(right.items())
+    right.merge(part(*pieces[2]).members())
+    left.merge(right.members())
     same(left, whole)
-    left.merge(whole.items())
-    left.merge(left.items())
+    left.merge(whole.members())
+    left.merge(left.members())
     same(left, whole)
 
 
