@@ -1,4 +1,4 @@
-"""What a classifier answers, and files of answers: .csv, .jsonl, or an .html gallery."""
+"""What a classifier answers, and files of answers: .csv, .jsonl, .parquet, or an .html gallery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from soba._files import replacing
 
-FORMATS = (".csv", ".jsonl", ".html")
+FORMATS = (".csv", ".jsonl", ".parquet", ".html")
 _GALLERY = 600  # pictures in the page; the rest is counted
 
 
@@ -34,6 +34,9 @@ class Answer:
         What plain CLIP says.
     error
         Why the image could not be read; all but `image` is empty then.
+    id
+        What the image is known by where it is learned from; its content gives it, unless it has
+        another.
     """
 
     image: str
@@ -43,6 +46,7 @@ class Answer:
     zero_shot: str = ""
     zero_shot_probability: float = 0.0
     error: str = ""
+    id: int | None = None
 
 
 class AnswerWriter(Protocol):
@@ -54,7 +58,7 @@ class AnswerWriter(Protocol):
 
 
 def write_answers(path: str | os.PathLike[str], answers: Iterable[Answer], *, top: int = 3) -> None:
-    """Write answers to a .csv, .jsonl or .html file, which appears when the last one is in it.
+    """Write answers to a file of one of the `FORMATS`, which appears when the last one is in it.
 
     `top` is the number of candidates that a .csv has columns for.
     """
@@ -72,12 +76,20 @@ def check_format(path: Path) -> None:
     """Refuse a file whose name does not say how answers are to be written to it."""
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: answers are written as {', '.join(FORMATS)}")
+    if path.suffix == ".parquet":
+        from soba.encode._parquet import pyarrow
+
+        pyarrow()  # whose absence is better known before the work than after it
 
 
 def answer_writer(suffix: str, path: Path, top: int) -> AnswerWriter:
     """What writes answers of `top` candidates to a file of this kind."""
     if suffix == ".html":
         return _Gallery(path)
+    if suffix == ".parquet":
+        from soba._parquet_answers import ParquetAnswers
+
+        return ParquetAnswers(path)
     return _Csv(path, top) if suffix == ".csv" else _JsonLines(path)
 
 

@@ -107,8 +107,8 @@ class Classifier:
         Parameters
         ----------
         images
-            A path, folder, pattern or .csv; a PIL image, array or tensor; or an iterable of them:
-            see :func:`soba.encode.images.list_images`. A folder's images come by name.
+            A path, folder, pattern, list, tar or Parquet file; a PIL image, array or tensor; or an
+            iterable: see :func:`soba.encode.images.list_images`. A folder's come by name.
         learn
             False: only score, with what is known by then.
         batch
@@ -238,7 +238,7 @@ class Classifier:
         text = self.adapter.text_features.T * np.float32(self.adapter.logit_scale)
         scored = zip(part.read, softmax(np, logits), softmax(np, part.features @ text), strict=True)
         for index, (picture, shares, plain) in zip(part.indices, scored, strict=True):
-            answers[int(index)] = self._answer(picture.name, shares, plain, top)
+            answers[int(index)] = self._answer(picture, shares, plain, top)
         return [answers[index] for index in sorted(answers)]
 
     def _logits(self, part: Encoded, learn: bool) -> np.ndarray:
@@ -251,11 +251,11 @@ class Classifier:
         position = np.searchsorted(order, first)[again]
         return np.asarray(self.adapter.adapt(part.features[order], ids=ids[order]))[position]
 
-    def _answer(self, image: str, shares: np.ndarray, plain: np.ndarray, top: int) -> Answer:
-        best = np.argsort(-shares, kind="stable")[:top]
+    def _answer(self, picture: Any, shares: np.ndarray, plain: np.ndarray, top: int) -> Answer:
+        best, guess = np.argsort(-shares, kind="stable")[:top], int(plain.argmax())
         candidates = tuple((self.names[k], float(shares[k])) for k in best)
-        guess = int(plain.argmax())
-        return Answer(image, *candidates[0], candidates, self.names[guess], float(plain[guess]))
+        said = (self.names[guess], float(plain[guess]))
+        return Answer(picture.name, *candidates[0], candidates, *said, id=picture.content_id)
 
     def _prompts(self, templates: Templates | None) -> tuple[str, ...]:
         if templates is None:

@@ -62,6 +62,16 @@ def icon_stream(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def store():
+    """A folder that only fsspec can reach."""
+    from archives import Store
+
+    store = Store()
+    yield store
+    store.clear()
+
+
 def pytest_collection_modifyitems(config, items):
     if os.environ.get("SOBA_LONG") == "1":
         return

@@ -45,9 +45,11 @@ from soba.cli._common import (
     speed_bar,
     stop_signals,
 )
+from soba.encode.archives import Archive
 from soba.encode.encoder import Encoder
+from soba.encode.files import is_remote
 from soba.encode.image_files import some
-from soba.encode.images import list_images
+from soba.encode.images import list_entries, list_images
 from soba.encode.pictures import NoPicture, Picture
 from soba.registry import check_method
 
@@ -58,8 +60,10 @@ def classify_(
     paths: Annotated[
         list[str],
         typer.Argument(
-            help="Folders, images, patterns such as 'shots/*.jpg', a .csv of paths, or `-`: paths "
-            "from standard input, read to its end, one a line or separated by NUL."
+            help="Folders, images, patterns such as 'shots/*.jpg', a .csv or .txt of paths, tars "
+            "as of WebDataset ('train-{000..015}.tar'), .parquet with images, all of these by URL, "
+            "too (s3://, gs://, https://), or `-`: paths from standard input, read to its end, one "
+            "a line or separated by NUL."
         ),
     ],
     classes: Classes = None,
@@ -69,7 +73,10 @@ def classify_(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="OUT", help="Write all answers: .csv, .jsonl or .html."
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="Write all answers: .csv, .jsonl, .parquet or .html.",
         ),
     ] = None,
     state: Annotated[
@@ -125,7 +132,7 @@ def classify_(
     check_folder(state)
     paths = _with_standard_input(paths)
     _check_apart(output, state, [*paths, classes_file, text_features])
-    pictures = _listed(paths)
+    entries = _listed(paths)
     with ExitStack() as locks:
         for owned in (output, state):
             if owned is not None:
@@ -138,7 +145,7 @@ def classify_(
             adapter = soba.create_adapter(method, text, logit_scale=encoder.logit_scale)
             fresh = Classifier(encoder, names, method=adapter, templates=())
         classifier = _continued(fresh, state, change_classes)
-        run = _Run(classifier, pictures, min(top, len(names)), batch, output, state, transductive)
+        run = _Run(classifier, entries, min(top, len(names)), batch, output, state, transductive)
         exit_code = run.through()
     if exit_code:
         raise typer.Exit(exit_code)
@@ -149,7 +156,7 @@ class _Run:
     """One pass over the images, with what has come of it so far."""
 
     classifier: Classifier
-    pictures: list[Picture]
+    entries: list[Picture | Archive]
     top: int
     batch: int
     output: Path | None
@@ -181,10 +188,10 @@ class _Run:
         # Threads of BLAS that wait for the next small product keep a core from the encoder.
         one_thread = threadpool_limits(1, user_api="blas")
         with one_thread, closing(writer), speed_bar() as progress:
-            task = progress.add_task("images", total=len(self.pictures))
-            pictures: Iterable[Picture] = self.pictures
+            task = progress.add_task("images", total=_total(self.entries))
+            pictures: Iterable[Picture] = list_images(self.entries)
             if self.transductive:  # the answers come at the end, all at once
-                pictures = self._drawn(stop, lambda: progress.advance(task))
+                pictures = _drawn(pictures, stop, lambda: progress.advance(task))
             answers = self.classifier.classify(
                 pictures,
                 learn=self.classifier.learns,
@@ -195,7 +202,7 @@ class _Run:
             for number, answer in enumerate(answers, 1):
                 self._count(answer)
                 writer.add(answer)
-                if self.transductive or (number % self.batch and number < len(self.pictures)):
+                if self.transductive or number % self.batch:
                     continue  # the state is that of a whole batch
                 progress.update(task, completed=number)
                 if time.monotonic() - saved > _SAVE_EVERY:
@@ -203,6 +210,7 @@ class _Run:
                     saved = time.monotonic()
                 if stop.is_set():
                     break
+            progress.update(task, completed=self.done + len(self.broken))
             if stop.is_set():
                 err.print("interrupted: what is done is kept")
             if not self.done:
@@ -210,14 +218,6 @@ class _Run:
                     raise typer.Exit(stop.exit_code)
                 self._say_broken()
                 raise ValueError("none of the images could be read")
-
-    def _drawn(self, stop: StopRequest, advance: Callable[[], None]) -> Iterator[Picture]:
-        """The pictures, as many as are asked for before a signal."""
-        for picture in self.pictures:
-            if stop.is_set():
-                return
-            yield picture
-            advance()
 
     def _count(self, answer: Answer) -> None:
         if answer.error:
@@ -297,17 +297,37 @@ def _same_file(one: str | Path, other: str | Path) -> bool:
         return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _listed(paths: list[str]) -> list[Picture]:
+def _listed(paths: list[str]) -> list[Picture | Archive]:
     """The images of all arguments in their order, each once, by paths as one would type them here.
 
-    A bad argument is among them, with what is wrong with it, unless all are bad.
+    Archives are among them, unopened, and so is a bad argument, with what is wrong with it, unless
+    all are bad.
     """
-    pictures = {picture.name: picture for picture in list_images(paths)}
-    problems = {p.name: p.problem for p in pictures.values() if isinstance(p, NoPicture)}
-    if not any(name not in problems and os.path.isfile(name) for name in pictures):
-        lines = [f"{name}: {problems.get(name, 'not there')}" for name in pictures]
+    entries = {entry.name: entry for entry in list_entries(paths)}
+    problems = {e.name: e.problem for e in entries.values() if isinstance(e, NoPicture)}
+    sound = (name for name in entries if name not in problems)
+    if not any(is_remote(name) or os.path.isfile(name) for name in sound):
+        lines = [f"{name}: {problems.get(name, 'not there')}" for name in entries]
         raise ValueError(f"no image found: {some(lines)}")
-    return list(pictures.values())
+    return list(entries.values())
+
+
+def _total(entries: Iterable[Picture | Archive]) -> int | None:
+    """How many images there are; None where a tar has to be read to tell."""
+    counts = [entry.count() if isinstance(entry, Archive) else 1 for entry in entries]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _drawn(
+    pictures: Iterable[Picture], stop: StopRequest, advance: Callable[[], None]
+) -> Iterator[Picture]:
+    """The pictures, as many as are asked for before a signal."""
+    for picture in pictures:
+        if stop.is_set():
+            return
+        yield picture
+        advance()
 
 
 def _given_text(file: Path, classes: int, encoder: Encoder) -> np.ndarray:

@@ -9,6 +9,7 @@ from soba.encode._imports import no_package
 
 # What names the rows of a table, best first.
 KEY_COLUMNS = ("key", "__key__", "image_path", "path", "file_name", "filename", "url", "id", "name")
+_LEVEL = 3  # of zstd
 _BUFFER = 1 << 20  # bytes of a column that are read at a time
 
 
@@ -30,20 +31,19 @@ def open_parquet(file: str | os.PathLike[str] | BinaryIO) -> Any:
 
 
 def parquet_writer(
-    path: str | os.PathLike[str], schema: Any, *, plain: tuple[str, ...] = ()
+    path: str | os.PathLike[str], schema: Any, *, compressed: tuple[str, ...] = ()
 ) -> Any:
     """What writes tables of a schema to a file, with a checksum on every page.
 
-    All settings that decide the bytes are fixed. Columns that are `plain` are not compressed.
+    All settings that decide the bytes are fixed. By default all columns are compressed.
     """
-    compressed = {name: "zstd" for name in schema.names}
     return pyarrow().parquet.ParquetWriter(
         path,
         schema,
         version="2.6",
         data_page_version="1.0",
-        compression=compressed | {name: "none" for name in plain},
-        compression_level={name: 3 for name in compressed if name not in plain},
+        compression={name: "zstd" for name in compressed} or "zstd",
+        compression_level={name: _LEVEL for name in compressed} or _LEVEL,
         use_dictionary=False,
         write_page_checksum=True,
     )

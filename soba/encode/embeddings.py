@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ def embedding_blocks(
             if len(content) < count * dim * dtype.itemsize:
                 raise ValueError(f"{path}: truncated, {total} rows were written")
             block = np.frombuffer(content, dtype).reshape(count, dim)
-            names = [key for key, _ in zip(keys, range(count), strict=False)]
+            names = list(islice(keys, count))
             if len(names) < count:
                 raise ValueError(f"{table}: fewer rows than {path}, which has {total}")
             yield names, _unit(block)

@@ -78,8 +78,9 @@ def expand_braces(path: str) -> list[str]:
 
 def _words(inside: str) -> list[str] | None:
     if numbers := _RANGE.fullmatch(inside):
-        first, last = numbers.groups()
-        return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+        first, last = map(int, numbers.groups())
+        step = 1 if first <= last else -1
+        return [f"{n:0{len(numbers[1])}d}" for n in range(first, last + step, step)]
     return inside.split(",") if "," in inside else None
 
 

@@ -76,11 +76,12 @@ class SourceShard:
         looks = looks_of(self.paths, fresh=True)
         if _stamp(self.paths, looks) == self.stamp:
             return None
-        missing = [path for path, look in zip(self.paths, looks, strict=True) if look == MISSING]
-        if missing:
+        pairs = zip(self.paths, looks, strict=True)
+        if missing := [path for path, look in pairs if path and look == MISSING]:
             return f"{some(missing)}: not there"
-        others = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"{self.paths[0]}{others}: not what was listed, size or time of change differ"
+        first, *more = filter(None, self.paths)
+        others = f" and {len(more)} more" if more else ""
+        return f"{first}{others}: not what was listed, size or time of change differ"
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` reads."""
@@ -97,7 +98,7 @@ class SourceShard:
         if not isinstance(value, dict) or set(value) != {"kind", "paths", "stamp", "count"}:
             raise ValueError(f"not a shard of a source: {value!r:.80}")
         kind, paths, stamp, count = (value[key] for key in ("kind", "paths", "stamp", "count"))
-        is_one = kind in KINDS and isinstance(stamp, str)
+        is_one = kind in list(KINDS) and isinstance(stamp, str)
         is_one &= isinstance(paths, list) and all(isinstance(path, str) for path in paths)
         if not is_one or not 1 <= len(paths) <= {"files": len(paths), "embeddings": 2}.get(kind, 1):
             raise ValueError(f"not a shard of a source: {value!r:.80}")

@@ -22,8 +22,8 @@ import soba
 from soba.bench.metrics import softmax
 from soba.cli import classify as module
 from soba.datasets.icons import icons
-from soba.encode.pictures import FilePicture
 from soba.encode.onnx import OnnxEncoder
+from soba.encode.pictures import FilePicture
 from soba.encode.prompts import classifier, templates
 
 CLASSES = icons("source", per_class=1).class_names[:4]
