@@ -1,8 +1,7 @@
 """Answers of one shard in a Parquet file: a row per image, in the order of the ids.
 
-Columns: key, id, label, probability, top (a list of label and probability), zero_shot,
-zero_shot_probability, error. They are made a block at a time, and not an answer at a time: a shard
-has many. The metadata says, under "soba", which run and state they are of.
+The columns are those of all answers in Parquet. They are made a block at a time, and not an answer
+at a time: a shard has many. The metadata says, under "soba", which run and state they are of.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from soba._files import parse_json, replacing
+from soba._parquet_answers import answer_schema
 from soba.encode._parquet import open_parquet, parquet_writer, pyarrow
 from soba.encode.feature_shards import Broken
 
@@ -44,42 +44,32 @@ def write_answer_file(
 
     Images that could not be read have rows among the others, with their errors.
     """
-    schema = _schema()
+    schema = answer_schema()
     with replacing(path) as temporary, parquet_writer(temporary, schema) as writer:
         for table in _tables(blocks, sorted(broken), names):
             writer.write_table(table)
         writer.add_key_value_metadata({_NOTE: json.dumps(dict(about), sort_keys=True)})
 
 
-def read_about(path: Path) -> dict[str, Any]:
-    """What a file of answers says of itself; an error names the file."""
+def read_answer_file(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file says of itself, and how many answers are others than zero-shot's.
+
+    An error names the file.
+    """
+    changed = 0
     try:
         with open_parquet(path) as file:
             about = parse_json((file.metadata.metadata or {})[_NOTE])
+            for batch in file.iter_batches(columns=["label", "zero_shot"]):
+                pairs = pyarrow().compute.not_equal(batch.column(0), batch.column(1))
+                changed += pyarrow().compute.sum(pairs).as_py() or 0
     except ImportError:
         raise
     except Exception as error:  # pyarrow raises many kinds, all about the file
         raise ValueError(f"{path}: not a readable file of answers ({error})") from error
     if not isinstance(about, dict):
         raise ValueError(f"{path}: not a file of answers")
-    return about
-
-
-def _schema() -> Any:
-    arrow = pyarrow()
-    candidate = arrow.struct([("label", arrow.string()), ("probability", arrow.float32())])
-    return arrow.schema(
-        [
-            arrow.field("key", arrow.string(), nullable=False),
-            arrow.field("id", arrow.int64(), nullable=False),
-            ("label", arrow.string()),
-            ("probability", arrow.float32()),
-            ("top", arrow.list_(candidate)),
-            ("zero_shot", arrow.string()),
-            ("zero_shot_probability", arrow.float32()),
-            ("error", arrow.string()),
-        ]
-    )
+    return about, changed
 
 
 def _tables(
@@ -117,11 +107,11 @@ def _answered(block: AnswerBlock, names: Sequence[str]) -> Any:
         arrow.array(np.asarray(block.zero_shot_probabilities, np.float32)),
         arrow.nulls(count, arrow.string()),
     ]
-    return arrow.Table.from_arrays(columns, schema=_schema())
+    return arrow.Table.from_arrays(columns, schema=answer_schema())
 
 
 def _unanswered(broken: Sequence[Broken]) -> Any:
-    arrow, schema = pyarrow(), _schema()
+    arrow, schema = pyarrow(), answer_schema()
     columns: dict[str, Any] = {
         name: arrow.nulls(len(broken), schema.field(name).type) for name in schema.names
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from soba.adapt.merging import merge_files
+from soba.adapt.merging import merge_noted_files
 from soba.adapt.stream import StreamAdapter
 from soba.registry import adapter_class
 from soba.scale.folder import ShardFolder
@@ -25,19 +25,13 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     """
     if not paths:
         raise ValueError("no states to merge")
-    metas = [state_meta(path) for path in paths]
-    first = metas[0]
-    for path, meta in zip(paths, metas, strict=True):
-        for what, key in (("method", "adapter"), ("run", "given_space"), ("classes", "note")):
-            if meta.get(key) != first.get(key):
-                raise ValueError(f"{path}: is of another {what} than {paths[0]}: they do not mix")
     try:
-        cls = adapter_class(str(first.get("adapter")))
+        cls = adapter_class(str(state_meta(paths[0]).get("adapter")))
+        check_mergeable(cls.card.name)
     except ValueError as error:
         raise ValueError(f"{paths[0]}: {error}") from error
-    check_mergeable(cls.card.name)
-    adapter = merge_files(cast(type[StreamAdapter], cls), paths)
-    adapter.save(output, note=first.get("note"))
+    adapter, note = merge_noted_files(cast(type[StreamAdapter], cls), paths)
+    adapter.save(output, note=note)
     return adapter
 
 

@@ -7,9 +7,11 @@ only as many results as there are workers wait in it.
 from __future__ import annotations
 
 import os
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -29,20 +31,30 @@ def ray_cluster(address: str = LOCAL, *, cpus: int = 1, gpus: float = 0) -> Iter
     cpus, gpus
         That each worker is given.
     """
+    started: dict[str, Any] = {}
     if address == LOCAL:
-        # Read when Ray is imported: it takes the loopback address, as it does on a Mac.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        _keep_to_this_machine()
+        started = {"include_dashboard": False}
     ray = _ray()
-    started: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConnectionError(f"no Ray cluster at {address}: {error}") from error
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split())
+        raise ConnectionError(f"no Ray cluster at {address}: {reason}") from error
     try:
         yield OnRay(cpus, gpus)
     finally:
         ray.shutdown()
+
+
+def _keep_to_this_machine() -> None:
+    """What a cluster of our own is told before Ray is imported, unless a person has said it."""
+    # It takes the loopback address, as it does on a Mac.
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not any(name.startswith("RAY_AUTH_") for name in os.environ):
+        # A token of this run alone: its processes inherit it, and it is written nowhere.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 class OnRay:
@@ -70,12 +82,12 @@ class OnRay:
     ) -> Iterator[Any]:
         """A task per item; results come in order, and few of them wait for their turn."""
         ray, rest = self._ray, iter(items)
-        task = ray.remote(function).options(**self._needs, max_retries=RETRIES)
-        given = ray.put(shared)
-        waiting = deque(task.remote(given, item) for item in islice(rest, 2 * self.slots))
+        task = ray.remote(_work_there).options(**self._needs, max_retries=RETRIES)
+        start = partial(task.remote, os.getcwd(), function, ray.put(shared))
+        waiting = deque(start(item) for item in islice(rest, 2 * self.slots))
         while waiting:
             result = self._result(waiting.popleft())
-            waiting.extend(task.remote(given, item) for item in islice(rest, 1))
+            waiting.extend(start(item) for item in islice(rest, 1))
             yield result
 
     def spread(
@@ -89,7 +101,7 @@ class OnRay:
         )
         busy = {}
         for item in islice(rest, self.slots):
-            actor = actor_class.remote(make_worker)
+            actor = actor_class.remote(os.getcwd(), make_worker)
             busy[actor.work.remote(item)] = actor
         while busy:
             [done], _ = ray.wait(list(busy), num_returns=1)
@@ -118,11 +130,23 @@ class OnRay:
 class _Actor:
     """A worker with a process of its own."""
 
-    def __init__(self, make_worker: Callable[[], Callable[[Any], Any]]) -> None:
+    def __init__(self, place: str, make_worker: Callable[[], Callable[[Any], Any]]) -> None:
+        _go_to(place)
         self._worker = make_worker()
 
     def work(self, item: Any) -> Any:
         return self._worker(item)
+
+
+def _work_there(place: str, function: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
+    _go_to(place)
+    return function(shared, item)
+
+
+def _go_to(place: str) -> None:
+    """Relative paths mean on every node what they mean to whoever started the run."""
+    if os.path.isdir(place):
+        os.chdir(place)
 
 
 def _ray() -> Any:

@@ -15,7 +15,7 @@ from soba.adapt._arrays import read_batch, softmax
 from soba.adapt.queue_adapter import PrototypeAdapter
 from soba.adapt.transduction import block_rows
 from soba.registry import adapter_class
-from soba.scale.answer_files import AnswerBlock, read_about, write_answer_file
+from soba.scale.answer_files import AnswerBlock, read_answer_file, write_answer_file
 from soba.scale.folder import ShardFolder
 from soba.scale.learn import state_digest, state_meta
 from soba.scale.manifest import claim
@@ -32,7 +32,7 @@ class Predicted:
 
     number: int
     rows: int
-    changed: int  # answered otherwise than by zero-shot; 0 of what was there
+    changed: int  # answered otherwise than by zero-shot
     broken: int
     was_there: bool
 
@@ -80,7 +80,8 @@ class Predictor:
         shard, target = self.folder.features(number), self.answer_file(number)
         was_there, changed = target.exists(), 0
         if was_there:
-            self._refuse_other(target, read_about(target))
+            about, changed = read_answer_file(target)
+            self._refuse_other(target, about)
         else:
 
             def blocks() -> Iterator[AnswerBlock]:
@@ -159,7 +160,8 @@ def _best(shares: np.ndarray, count: int) -> np.ndarray:
     if count == 1:
         return shares.argmax(axis=1)[:, None]
     if count * 4 >= shares.shape[1]:
-        return np.argsort(-shares, axis=1, kind="stable")[:, :count]
+        ranked: np.ndarray = np.argsort(-shares, axis=1, kind="stable")
+        return ranked[:, :count]
     some = np.sort(np.argpartition(-shares, count, axis=1)[:, :count], axis=1)
     order = np.argsort(-np.take_along_axis(shares, some, axis=1), axis=1, kind="stable")
     best: np.ndarray = np.take_along_axis(some, order, axis=1)
