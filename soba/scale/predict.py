@@ -157,8 +157,6 @@ def scorer(folder: ShardFolder, state: str | os.PathLike[str]) -> Scorer:
 
 def _best(shares: np.ndarray, count: int) -> np.ndarray:
     """(n, k) the likeliest classes, best first; the first of equals."""
-    if count == 1:
-        return shares.argmax(axis=1)[:, None]
     if count * 4 >= shares.shape[1]:
         ranked: np.ndarray = np.argsort(-shares, axis=1, kind="stable")
         return ranked[:, :count]
