@@ -1,10 +1,13 @@
 import csv
 import json
+import sys
+from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from soba.answers import Answer, write_answers
+from soba.answers import Answer, check_format, write_answers
 
 FINE = Answer("a.png", "cat", 0.75, (("cat", 0.75), ("dog", 0.25)), "dog", 0.6)
 TORN = Answer("b.png", error="not an image")
@@ -52,6 +55,45 @@ def test_csv_and_jsonl(tmp_path):
     }
 
 
+def test_parquet(tmp_path):
+    odd = Answer("caf\udce9.png", "dog", 0.5, (("dog", 0.5),), "cat", 0.25, id=2**62 + 1)
+    write_answers(tmp_path / "out.parquet", iter([FINE, TORN, odd]))
+    table = pq.read_table(tmp_path / "out.parquet")
+    fine, torn, odd_row = table.to_pylist()
+    assert fine == {
+        "key": "a.png",
+        "id": None,
+        "label": "cat",
+        "probability": 0.75,
+        "top": [{"label": "cat", "probability": 0.75}, {"label": "dog", "probability": 0.25}],
+        "zero_shot": "dog",
+        "zero_shot_probability": pytest.approx(0.6),
+        "error": None,
+    }
+    assert torn == dict.fromkeys(fine) | {"key": "b.png", "error": "not an image"}
+    assert (odd_row["key"], odd_row["id"]) == ("caf\\udce9.png", 2**62 + 1)
+    write_answers(tmp_path / "again.parquet", [FINE, TORN, odd])
+    assert (tmp_path / "again.parquet").read_bytes() == (tmp_path / "out.parquet").read_bytes()
+    write_answers(tmp_path / "none.parquet", [])
+    assert pq.read_table(tmp_path / "none.parquet").schema == table.schema
+
+
+def test_parquet_is_written_as_answers_come(tmp_path):
+    """Of the answers that were given, no more than a row group is held."""
+    many = 20_000
+    write_answers(tmp_path / "out.parquet", (replace(FINE, id=number) for number in range(many)))
+    file = pq.ParquetFile(tmp_path / "out.parquet")
+    assert file.num_row_groups > 1
+    assert file.read(["id"])["id"].to_pylist() == list(range(many))
+
+
+def test_without_pyarrow_parquet_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"needs pyarrow: pip install 'soba-tta\[sources\]'"):
+        check_format(tmp_path / "out.parquet")
+    check_format(tmp_path / "out.csv")
+
+
 def test_a_page_shows_the_pictures_that_lie_in_files(tmp_path):
     Image.new("RGB", (8, 8), "red").save(tmp_path / "a.png")
     in_memory = Answer("image 1", "cat", 1.0, (("cat", 1.0),), "cat", 1.0)
@@ -70,7 +112,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
         yield FINE
         raise RuntimeError("the stream broke off")
 
-    for name in ("out.csv", "out.jsonl", "out.html"):
+    for name in ("out.csv", "out.jsonl", "out.parquet", "out.html"):
         (tmp_path / name).write_text("precious")
         with pytest.raises(RuntimeError, match="broke off"):
             write_answers(tmp_path / name, failing())

@@ -46,9 +46,12 @@ class Evidence:
     ) -> None:
         self.text, self.capacity, self._queue = text, queue.capacity, queue
         self.labels, self._ranks = np.nonzero(queue.filled)
-        self._slots = queue.slots[self.labels, self._ranks]
-        stored = queue.extra[self.labels, self._slots].view(candidate_type(len(text)))[:, 0]
-        self.options, self.log_probs = stored["class"], stored["log_prob"]
+        slots = queue.slots[self.labels, self._ranks]
+        # Items stay where they lie: a copy of all would be as large as the queue.
+        self._stored = queue.features.reshape(-1, queue.dim)
+        self._at = self.labels * queue.features.shape[1] + slots
+        likeliest = queue.extra[self.labels, slots].view(candidate_type(len(text)))[:, 0]
+        self.options, self.log_probs = likeliest["class"], likeliest["log_prob"]
         self.confidence = np.exp(self.log_probs[:, 0].astype(np.float64))
         self.drawn = drawn.features  # (m, d)
         self.clip = self.drawn @ (text * np.float32(logit_scale)).T  # (m, C)
@@ -92,11 +95,6 @@ class Evidence:
         fill: np.ndarray = np.minimum(mass / (self.capacity or float(mass.max())), 1.0)
         return fill
 
-    def _queued_rows(self, some: np.ndarray) -> np.ndarray:
-        """(m, d) features of some items of the queue."""
-        rows: np.ndarray = self._queue.features[self.labels[some], self._slots[some]]
-        return rows
-
     def _by_label(self) -> tuple[Shares, np.ndarray]:
         """Shares of the queued items under CLIP's labels, and their second moments.
 
@@ -108,7 +106,7 @@ class Evidence:
         by_rank = np.zeros(queue.entropies.shape, np.float32)
         by_rank[self.labels, self._ranks] = counts
         sums, moments = np.zeros((classes, width), np.float32), np.zeros((width, width))
-        stored, room = queue.features.reshape(-1, width), queue.features.shape[1]
+        room = queue.features.shape[1]
         # Blocks of memory that are used again: to get new ones takes as long as the product.
         most = min(max(_BLOCK_ROWS, room), len(counts))
         buffers = np.empty((2, most, width), np.float32)
@@ -119,7 +117,7 @@ class Evidence:
                 some = members[start : start + step]
                 at = (some[:, None] * room + queue.slots[some, :size]).reshape(-1)
                 rows, weighted = buffers[:, : len(at)]
-                np.take(stored, at, axis=0, out=rows, mode="clip")  # "clip" writes straight
+                np.take(self._stored, at, axis=0, out=rows, mode="clip")  # "clip" writes straight
                 share = by_rank[some, :size]
                 sums[some] = (share[:, None, :] @ rows.reshape(-1, size, width))[:, 0]
                 np.multiply(rows, np.sqrt(share).reshape(-1, 1), out=weighted)
@@ -136,17 +134,15 @@ class Evidence:
         """
         classes = len(self.text)
         other = np.flatnonzero(~self._queued_only | (self._free > 0.0))
+        rows, at = self._stored, self._at
         sure = queued - share_out_options(
-            self._queued_rows(other),
-            self.labels[other, None],
-            self.confidence[other, None],
-            classes,
+            rows, self.labels[other, None], self.confidence[other, None], classes, at[other]
         )
         unsure = np.flatnonzero(self._queued_only & (self._free > 0.0))
-        rows, options = self._queued_rows(unsure), self.options[unsure]
+        at, options = at[unsure], self.options[unsure]
         free, counts = self._free[unsure], self.confidence[unsure]
         scores = self.log_probs[unsure] + odds[options]
-        scores += np.float32(weight) * model.score_options(rows, options)
+        scores += np.float32(weight) * model.score_options(rows, options, at)
         share = softmax(np, scores) * free[:, None]
         share[:, 0] += 1.0 - free  # the first of the likeliest classes is the label
-        return sure + share_out_options(rows, options, share * counts[:, None], classes)
+        return sure + share_out_options(rows, options, share * counts[:, None], classes, at)

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from soba.adapt._segments import add_segments, option_scores
 from soba.adapt._statistics import inverse
 
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
@@ -145,11 +146,13 @@ class Mixture:
         scores += self.bias
         return scores
 
-    def score_options(self, rows: np.ndarray, options: np.ndarray) -> np.ndarray:
-        """(n, d) rows and (n, k) classes for each -> (n, k)."""
-        scores: np.ndarray = self.bias[options]
-        for column in range(options.shape[1]):
-            scores[:, column] += np.vecdot(rows, self.weights[options[:, column]])
+    def score_options(
+        self, rows: np.ndarray, options: np.ndarray, at: np.ndarray | None = None
+    ) -> np.ndarray:
+        """(n, d) rows, or rows[at], and (n, k) classes for each -> (n, k)."""
+        at = np.arange(len(rows)) if at is None else at
+        scores = option_scores(rows, at, self.weights, options)
+        scores += self.bias[options]
         return scores
 
 
@@ -168,30 +171,20 @@ def share_out(rows: np.ndarray, responsibilities: np.ndarray) -> Shares:
 
 
 def share_out_options(
-    rows: np.ndarray, options: np.ndarray, share: np.ndarray, classes: int
+    rows: np.ndarray,
+    options: np.ndarray,
+    share: np.ndarray,
+    classes: int,
+    at: np.ndarray | None = None,
 ) -> Shares:
-    """Shares of rows (n, d) that go to a few classes each: options and share are (n, k)."""
+    """Shares of rows (n, d), or rows[at], that go to a few classes each: (n, k) options, share."""
     where = options.reshape(-1)
     mass = np.bincount(where, share.reshape(-1), classes)
     squares = np.bincount(where, share.reshape(-1) ** 2, classes)
     sums = np.zeros((classes, rows.shape[1]), np.float32)
-    for column in range(options.shape[1]):
-        add_segments(sums, rows, options[:, column], share[:, column])
+    at = np.repeat(np.arange(len(rows)) if at is None else at, options.shape[1])
+    add_segments(sums, rows, at, where, share.reshape(-1))
     return Shares(mass, squares, sums)
-
-
-def add_segments(
-    sums: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray
-) -> None:
-    """Add weighted rows to the sums (C, d) of their classes, in time that C does not enter."""
-    if len(rows) == 0:
-        return
-    if (labels[1:] < labels[:-1]).any():
-        order = np.argsort(labels, kind="stable")
-        rows, labels, weights = rows[order], labels[order], weights[order]
-    starts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1]))
-    weighted = rows * weights.astype(np.float32)[:, None]
-    sums[labels[starts]] += np.add.reduceat(weighted, starts, axis=0)
 
 
 def class_prior(logits: np.ndarray, rounds: int = 10) -> np.ndarray:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from soba.encode.files import plain_name
 from soba.encode.image_files import is_image
 from soba.encode.parquet_images import count_rows, parquet_pictures
 from soba.encode.pictures import Picture
@@ -20,7 +21,7 @@ def kind_of(path: str) -> str | None:
     >>> kind_of("a.JPG"), kind_of("s3://bucket/train.tar.gz"), kind_of("emb.npy"), kind_of("a.md")
     ('files', 'tar', 'embeddings', None)
     """
-    name = os.path.basename(path)
+    name = os.path.basename(plain_name(path))
     if name.startswith("."):
         return None
     if is_image(name):

@@ -19,6 +19,7 @@ from soba.encode._imports import no_package
 from soba.encode.image_files import check_file
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
+_WEB = ("http://", "https://")
 MISSING = "missing"
 _REQUESTS = 16  # at a time: each of them waits for an answer from afar
 # What tells the versions of a file apart, best first; file systems know one or the other.
@@ -43,6 +44,20 @@ def is_remote(path: str) -> bool:
     (True, False, False)
     """
     return _PROTOCOL.match(path) is not None
+
+
+def plain_name(path: str) -> str:
+    """A path without the query of a web address, which may be signed by one.
+
+    >>> plain_name("https://host/a.tar?signature=0"), plain_name("what?.png")
+    ('https://host/a.tar', 'what?.png')
+    """
+    return path.partition("?")[0] if path.startswith(_WEB) else path
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has wildcards."""
+    return glob.has_magic(plain_name(path))
 
 
 def open_file(path: str) -> BinaryIO:
@@ -85,7 +100,7 @@ def remote_files(path: str) -> list[str] | None:
     """
     system, inner = _file_system(path)
     system.invalidate_cache()
-    if glob.has_magic(path):
+    if is_pattern(path):
         # What comes before the folder of the first wildcard is the same in all names.
         root = path[: re.search(r"[*?\[]", path).start()].rpartition("/")[0]  # type: ignore[union-attr]
         matches = system.glob(inner, detail=True)

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from soba.encode.archives import Archive, is_archive, kind_of
-from soba.encode.files import is_remote, remote_files
+from soba.encode.files import is_pattern, is_remote, remote_files
 from soba.encode.image_files import folder_images, matching, why_not_read
 from soba.encode.lists import expand_braces, is_list, read_list
 from soba.encode.pictures import (
@@ -33,15 +33,19 @@ def list_images(images: Any) -> Iterator[Picture]:
     Parameters
     ----------
     images
-        A path, a folder (all images at any depth below it, in the order of their names), a pattern
-        such as "shots/**/*.jpg" (one that matches folders and no image, as "shots/2024-*" may,
-        stands for all images below them), a .csv with a column "path" (relative to the table's
-        folder); a PIL image, the bytes of an image file, an array or a tensor
-        (:func:`image_of_pixels`), or a stack of these, (n, ...); or any iterable of them, mixed
-        and nested, which is read as far as it is iterated.
+        A path, a folder (all images at any depth below it, in the order of their names; where it
+        holds none, the archives in it), a pattern such as "shots/**/*.jpg" (one that matches
+        folders and no image, as "shots/2024-*" may, stands for all images below them), a .csv with
+        a column "path" or a .txt with a path on each line (relative to the list's folder), a tar
+        (:mod:`soba.encode.tars`) or a Parquet file with images
+        (:mod:`soba.encode.parquet_images`); braces as in "train-{000..015}.tar" stand for all they
+        list, and URLs are opened by fsspec. Or a PIL image, the bytes of an image file, an array or
+        a tensor (:func:`~soba.encode.pictures.image_of_pixels`), or a stack of these, (n, ...); or
+        any iterable of all that, mixed and nested, which is read as far as it is iterated.
 
     Files are called by their paths, PIL images by the file they were opened from, other pictures
-    by their place in the stream: "image 0". What is no image is listed with what is wrong with it.
+    by their place in what was given: "image 0". What is no image is listed with what is wrong with
+    it.
     """
     for entry in list_entries(images):
         if isinstance(entry, Archive):
@@ -105,6 +109,8 @@ def _rows(path: str) -> Iterator[Picture | Archive]:
 def _paths(path: str) -> list[str]:
     """The images below a folder or that match a pattern; where there are none, the archives."""
     if is_remote(path):
+        if kind_of(path) and not is_pattern(path):  # no need to ask whether it is a folder
+            return [path]
         listed = remote_files(path)
         if listed is None:
             return [path]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from soba.encode.files import beside, is_remote, open_file
+from soba.encode.files import beside, is_remote, open_file, plain_name
 from soba.encode.image_files import PathLike, some
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -22,13 +22,13 @@ def is_list(path: str) -> bool:
     >>> is_list("test.csv"), is_list("s3://bucket/test.txt"), is_list("test.jpg")
     (True, True, False)
     """
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = os.path.splitext(plain_name(path))[1].lower()
     return suffix in (".csv", ".txt") and (is_remote(path) or not os.path.isdir(path))
 
 
 def read_list(path: str) -> list[str]:
     """The paths that a list names, relative ones below its folder; "" where a row names none."""
-    if path.lower().endswith(".csv"):
+    if plain_name(path).lower().endswith(".csv"):
         _, rows = read_table(path)
         names = [(row["path"] or "").strip() for row in rows]
     else:

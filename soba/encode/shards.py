@@ -18,7 +18,7 @@ import numpy as np
 
 from soba.encode.archives import Archive, kind_of
 from soba.encode.embeddings import count_embeddings, embedding_blocks, tables_beside
-from soba.encode.files import MISSING, exists, is_remote, looks_of, remote_files
+from soba.encode.files import MISSING, exists, is_pattern, is_remote, looks_of, remote_files
 from soba.encode.image_files import PathLike, folder_images, matching, some
 from soba.encode.lists import expand_braces, is_list, read_list
 from soba.encode.pictures import FilePicture, NoPicture, Picture
@@ -140,7 +140,8 @@ def _files(path: str) -> list[str]:
     if is_list(path):
         files = read_list(path)
     elif is_remote(path):
-        listed = remote_files(path)
+        is_file = kind_of(path) is not None and not is_pattern(path)
+        listed = None if is_file else remote_files(path)
         files = [path] if listed is None else list(filter(kind_of, listed))
     elif Path(path).is_dir():
         keys = folder_images(Path(path), _is_known).keys

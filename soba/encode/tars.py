@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Self, cast
 
-from soba.encode.files import open_file
+from soba.encode.files import open_file, plain_name
 from soba.encode.image_files import is_image, why_not_read
 from soba.encode.pictures import BytesPicture, NoPicture, Picture
 
@@ -30,7 +30,7 @@ def tar_pictures(path: str) -> Iterator[Picture]:
     """
     try:
         with open_file(path) as file:
-            if path.lower().endswith("gz"):
+            if plain_name(path).lower().endswith("gz"):
                 with gzip.GzipFile(fileobj=file) as unpacked:
                     yield from _pictures(path, cast(BinaryIO, unpacked))
                     while unpacked.read(1 << 20):  # the checksum is at the end

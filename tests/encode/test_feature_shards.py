@@ -138,7 +138,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(path):
     write_feature_shard(path, batches(broken=BROKEN), META)
     expected, content = joined(read_feature_shard(path), 1000), path.read_bytes()
     shard, refused = read_feature_shard(path), 0
-    for place in range(0, len(content), 5):
+    for place in range(0, len(content), 11):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         try:
             flipped = read_feature_shard(path)
@@ -149,7 +149,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(path):
             continue
         assert flipped == shard and keys == expected[0]  # it was in a word that nobody reads
         assert (ids == expected[1]).all() and (features == expected[2]).all()
-    assert refused > len(content) / 5 / 2
+    assert refused > len(content) / 11 / 2
 
 
 def test_rows_that_were_exchanged_are_noticed_after_the_last(path):

@@ -5,8 +5,10 @@ import sys
 import pytest
 from archives import png, tar_content, webdataset
 
-from soba.encode.files import looks_of, open_file, remote_files
+from soba.encode.archives import kind_of
+from soba.encode.files import is_pattern, looks_of, open_file, remote_files
 from soba.encode.images import list_images
+from soba.encode.lists import is_list
 
 
 @pytest.fixture
@@ -99,3 +101,18 @@ def test_without_fsspec_it_says_what_to_install(monkeypatch):
         open_file("memory://bucket/a.png")
     [picture] = list_images("memory://bucket/*.png")
     assert "needs fsspec: pip install" in picture.problem
+
+
+def test_a_web_address_may_be_signed():
+    """Its query is no wildcard, and what it is stands before it."""
+    url = "https://host.invalid/photos"
+    names = [
+        f"{url}/a.tar?key=1",
+        f"{url}/a.png?key=[2]",
+        f"{url}/a.tar.gz?x=.csv",
+        f"{url}/a.txt?k",
+    ]
+    assert [kind_of(name) for name in names] == ["tar", "files", "tar", None]
+    assert [is_pattern(name) for name in names] == [False] * 4
+    assert is_pattern(f"{url}/*.png?key=1") and is_pattern("s3://bucket/?.png")
+    assert is_list(names[3]) and not is_list(names[2])
