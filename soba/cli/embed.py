@@ -172,6 +172,11 @@ def embed_(
         views=maker,
         allow_duplicates=source in NAMES,  # ImageNet says missile and sunglasses twice
     )
+    _extract(extraction, images, output)
+
+
+def _extract(extraction: Extraction, images: ImageSet, output: Path) -> None:
+    """Run it, and say what came of it."""
     try:
         with speed_bar() as progress:
             task = progress.add_task("images", total=len(images))
