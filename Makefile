@@ -52,6 +52,7 @@ test: lint
 test-all: lint
 	SOBA_LONG=1 $(BIN)/python -m pytest -q
 	$(BIN)/python perf/speed.py
+	$(BIN)/python perf/core.py
 	$(BIN)/python perf/views.py
 	$(BIN)/python perf/classify.py
 
@@ -60,6 +61,7 @@ test-kernels: $(VENV)/.dev
 
 bench: $(VENV)/.core
 	$(BIN)/python perf/speed.py
+	$(BIN)/python perf/core.py
 	$(BIN)/python perf/views.py
 	$(BIN)/python perf/classify.py
 

@@ -378,13 +378,13 @@ def test_other_classes_keep_the_samples(classifier, files, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["soba+", "tda", "zero-shot"])
-def test_two_halves_merge_into_the_whole(tiny, files, method):
-    whole, *halves = (soba.Classifier(tiny, NAMES, method=method) for _ in range(3))
+def test_parts_merge_into_the_whole(tiny, files, method):
+    whole, *parts = (soba.Classifier(tiny, NAMES, method=method) for _ in range(4))
     list(whole.classify(files))
-    list(halves[0].classify(files[:30]))
-    list(halves[1].classify(files[20:]))  # some of them both have seen
-    merged = halves[1].merge(halves[0])
-    assert merged is halves[1]
+    for part, some in zip(parts, (files[:30], files[20:40], files[35:]), strict=True):
+        list(part.classify(some))  # some of them two have seen
+    merged = parts[1].merge(parts[0], parts[2])
+    assert merged is parts[1]
     if method != "zero-shot":
         assert seen(merged) == 48
     alike(*(list(c.classify(files, learn=False)) for c in (merged, whole)))
@@ -398,7 +398,7 @@ def test_different_classifiers_do_not_merge(classifier, tiny, tmp_path):
         (soba.Classifier(mine, NAMES), "encoders"),
     ):
         with pytest.raises(ValueError, match=f"different {what}"):
-            classifier.merge(other)
+            classifier.merge(classifier.copy(), other)
 
 
 def test_a_copy_learns_by_itself(classifier, files):

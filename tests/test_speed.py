@@ -22,6 +22,15 @@ ROWS = {
         r"queue / .* <= 1.3x",
         r"import soba .* <= 0.3s",
     ],
+    "core": [
+        r"SOBAPlus.learn, .* / zero-shot .* <= 1.8x",
+        r"SOBAPlus.learn, a row at .* <= 1.2x",
+        r"scattered ids .* <= 3x",
+        r"SOBAPlus.refresh, C=50, all unsure / all sure .* <= 2x",
+        r"SOBAPlus.refresh, C=100, all unsure / all sure .* <= 2x",
+        r"merge of 4 state files, .* loading them .* <= 1.5x",
+        r"merge of 4 state files, .* peak memory / one queue .* <= 3x",
+    ],
     "views": [r"MTA.adapt, .* faster than a loop \(>= 10\), 0 predictions differ"],
     "classify": [
         r"image tower .* images/s",

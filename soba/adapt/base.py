@@ -51,10 +51,10 @@ class Adapter(ABC):
     (n, V, d) for V views of each; results are of the same kind and on the same device.
     float16 is computed in float32.
 
-    Threads may share an adapter. What changes it (adapt, merge, fit, reset) takes its lock; what
-    only scores works on what was known when the call began, and holds no lock while it computes;
-    state, save, copy and pickling read under the lock, which stays behind. No call ever holds the
-    locks of two adapters.
+    Threads may share an adapter. What changes it (adapt, learn, refresh, merge, fit, reset) takes
+    its lock; what only scores works on what was known when the call began, and holds no lock while
+    it computes; state, save, copy and pickling read under the lock, which stays behind. No call
+    ever holds the locks of two adapters.
     """
 
     card: ClassVar[Card]  # what is known of the method: its name, what it needs, how it looks

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,19 @@ def merge_files(cls: type[S], paths: Sequence[Path]) -> S:
     for how an encoder was opened.
 
     O(n log n) for n samples in all, and the time to read the files.
+
+    >>> import tempfile
+    >>> from soba import SOBAPlus
+    >>> from soba.testing import example_stream
+    >>> stream, labels, text = example_stream()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for shard in range(3):
+    ...         adapter = SOBAPlus(text, logit_scale=20.0)
+    ...         adapter.learn(stream[shard::3], ids=range(shard, 240, 3))
+    ...         adapter.save(f"{folder}/{shard}")
+    ...     merged = merge_files(SOBAPlus, [f"{folder}/{shard}" for shard in range(3)])
+    >>> merged.n_seen, int((merged.predict(stream) == labels).sum())
+    (240, 221)
     """
     merged, _ = merge_noted_files(cls, paths)
     return merged
@@ -36,35 +50,49 @@ def merge_noted_files(cls: type[S], paths: Sequence[Path]) -> tuple[S, dict[str,
     """The same, and the note of the files: what they say besides, None if nothing."""
     if not paths:
         raise ValueError("no state files to merge")
-    merged, note, gathering = None, None, None
+    merger: _Merger[S] | None = None
     for path in paths:
-        arrays, meta = load_checked(path)
-        try:
-            if merged is None or gathering is None:
-                cls._check_meta(meta)
-                merged, note = cls(arrays["text_features"], **meta["params"]), meta.get("note")
-                merged._check_merges()
-                gathering = Gathering(merged._empty_queues(), merged._empty_samples())
-            _check_alike(merged, arrays, meta)
-            if _shared(meta.get("note")) != _shared(note):
-                raise ValueError(f"its note is not that of {paths[0]}")
-            gathering.take_in(*merged._stored(arrays, meta))
-        except KeyError as error:
-            raise ValueError(f"{path}: {error.args[0]} is missing from the state") from error
-        except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-            raise ValueError(f"{path}: {error}") from error
-    assert merged is not None and gathering is not None
-    merged._take_gathered(gathering)
-    return merged, note
+        with _naming(path):
+            arrays, meta = load_checked(path)
+            merger = merger or _Merger(cls, arrays, meta)
+            merger.take_in(arrays, meta)
+            del arrays  # a map of the file counts as memory, too
+    assert merger is not None
+    merger.adapter._take_gathered(merger.gathering)
+    return merger.adapter, merger.note
 
 
-def _check_alike(merged: StreamAdapter, arrays: dict[str, np.ndarray], meta: Any) -> None:
-    """Raise if a state is not of an adapter that is set up like the first."""
-    merged._check_meta(meta)
-    if meta["params"] != merged.params:
-        raise ValueError(f"cannot be merged into {merged!r}: it is set up differently")
-    if not np.array_equal(arrays["text_features"], merged._given_text):
-        raise ValueError("cannot be merged: its text features are others")
+class _Merger(Generic[S]):
+    """An adapter set up like the one of the first state, and the samples of all states."""
+
+    def __init__(self, cls: type[S], arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        cls._check_meta(meta)
+        self.adapter, self.note = cls(arrays["text_features"], **meta["params"]), meta.get("note")
+        self.adapter._check_merges()
+        self.gathering = Gathering(self.adapter._empty_queues(), self.adapter._empty_samples())
+
+    def take_in(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Add the samples of a state that is set up like the first."""
+        self.adapter._check_meta(meta)
+        if meta["params"] != self.adapter.params:
+            raise ValueError(f"cannot be merged into {self.adapter!r}: it is set up differently")
+        if not np.array_equal(arrays["text_features"], self.adapter._given_text):
+            raise ValueError("cannot be merged: its text features are others")
+        if _shared(meta.get("note")) != _shared(self.note):
+            raise ValueError("cannot be merged: its note is not that of the first file")
+        self.gathering.take_in(*self.adapter._stored(arrays, meta))
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is wrong with a state is said with the name of its file."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{path}: {error.args[0]} is missing from the state") from error
+    except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        named = str(error).startswith(f"{path}: ")
+        raise ValueError(str(error) if named else f"{path}: {error}") from error
 
 
 def _shared(note: Any) -> Any:

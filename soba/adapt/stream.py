@@ -83,8 +83,9 @@ class StreamAdapter(Adapter):
         The result is the one of a single adapter that saw all streams, in any order, refreshed at
         the end. Give each shard ids of its own; a sample that several saw counts once. Adapters
         whose ids are of different spaces are refused, and so are two that both numbered their
-        samples themselves: the same number would name two samples. Changes this adapter only;
-        without others, nothing. Some methods cannot merge, and say why.
+        samples themselves: the same number would name two samples. An id that names two samples
+        is refused where both are still kept. Changes this adapter only; without others, nothing.
+        Some methods cannot merge, and say why.
 
         O(n log n) for n samples in all; besides the adapters it takes the memory of one more.
         """

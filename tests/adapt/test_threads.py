@@ -216,3 +216,25 @@ def test_a_view_shows_nothing_that_is_learned_later():
         adapter.adapt(FEATURES[100:])
         assert np.abs(adapter.logits(FEATURES) - expected).max() > 1e-3
         assert np.array_equal(view.logits(FEATURES), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_learning_refreshing_and_merging_at_once_loses_nothing(name):
+    adapter, other, whole = fresh(name), fresh(name), fresh(name)
+    other.learn(FEATURES[600:], ids=np.arange(600, 800))
+    whole.learn(FEATURES, ids=np.arange(800))
+
+    def learn(part):
+        for row in range(part, 600, 60):
+            adapter.learn(FEATURES[row : row + 20], ids=np.arange(row, row + 20))
+
+    def refresh():
+        for _ in range(10):
+            adapter.refresh()
+            adapter.logits(FEATURES[:3])
+
+    jobs = [lambda part=part: learn(part) for part in (0, 20, 40)]
+    run(*jobs, refresh, lambda: adapter.merge(other, other))
+    assert_same_samples(adapter, whole)
+    expected = whole.refresh().logits(FEATURES)
+    np.testing.assert_allclose(adapter.refresh().logits(FEATURES), expected, atol=2e-4)

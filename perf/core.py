@@ -1,0 +1,199 @@
+"""What sharded work costs: learning without scores, known ids, refreshes, merges of states.
+
+    python perf/core.py            minutes, and 3 GB of disk for a while
+    python perf/core.py --small    every row once, on little data: seconds
+
+As in perf/speed.py: ratios of one run on one thread, beside their bars.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"  # before numpy starts its threads
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from speed import Row, features, ratio, seconds, unit
+
+import soba
+from soba.adapt._evidence import candidate_type
+from soba.adapt._ids import IdSet
+from soba.adapt.merging import merge_files
+
+WIDTH, CAPACITY = 512, 16
+
+
+def learn(small: bool) -> list[Row]:
+    n, classes = 3_000 if small else 60_000, 1000
+    stream, text = features(n, classes, WIDTH)
+
+    def zero_shot() -> None:
+        (stream @ text.T).argmax(axis=1)
+
+    def learned() -> None:
+        soba.SOBAPlus(text).learn(stream, ids=np.arange(n))
+
+    what = f"SOBAPlus.learn, {n:,} x {WIDTH}, C={classes} / zero-shot"
+    return [Row(what, ratio(learned, zero_shot, 1 if small else 7), 1.8)]
+
+
+def flat(small: bool) -> list[Row]:
+    """Time a row, early and late in a long stream, each beside zero-shot's at that moment."""
+    step, early, late = (500, 5_000, 20_000) if small else (20_000, 200_000, 2_000_000)
+    stream, text = features(step, 1000, WIDTH)
+    adapter, base = soba.SOBAPlus(text), []
+    learned = []
+    for start in range(0, late, step):
+        rng = np.random.default_rng(start)
+        rows = unit(stream + 0.05 * rng.normal(size=stream.shape).astype(np.float32))
+        ids = np.arange(start, start + step)
+        base.append(seconds(lambda rows=rows: (rows @ text.T).argmax(axis=1)))
+        learned.append(seconds(lambda rows=rows, ids=ids: adapter.learn(rows, ids=ids)))
+    a_row = np.array(learned) / np.array(base)
+    at, few = early // step, max(2, early // step // 2)
+    growth = np.median(a_row[-few:]) / np.median(a_row[at - few : at])
+    return [Row(f"SOBAPlus.learn, a row at {late:,} / at {early:,}", float(growth), 1.2)]
+
+
+def ids(small: bool) -> list[Row]:
+    """A batch of 128 scattered ids is looked for and added, on average over what follows."""
+    few, many = (1_000, 10_000) if small else (10_000, 1_000_000)
+    values = np.random.default_rng(0).permutation(1 << 21) << 40
+
+    def a_batch(known: int) -> float:
+        batches = known // 2 // 128
+        times = []
+        for _ in range(max(1, many // known // 4)):
+            known_ids = IdSet()
+            known_ids.add(values[:known])
+            for at in range(known, known + batches * 128, 128):
+                batch = values[at : at + 128]
+                start = time.perf_counter()
+                known_ids.contains(batch)
+                known_ids.add(batch)
+                times.append(time.perf_counter() - start)
+        return float(np.mean(times))
+
+    what = f"128 scattered ids checked and added at {many:,} known / at {few:,}"
+    return [Row(what, a_batch(many) / a_batch(few), 3.0)]
+
+
+def refresh(small: bool) -> list[Row]:
+    rows = []
+    for classes in (50, 100) if small else (1000, 5000):
+        text = unit(np.random.default_rng(0).normal(size=(classes, WIDTH)).astype(np.float32))
+        sure, unsure = (full(text, confidence) for confidence in (0.99, 0.6))
+        slowdown = ratio(unsure.refresh, sure.refresh, 1 if small else 7)
+        rows.append(Row(f"SOBAPlus.refresh, C={classes}, all unsure / all sure", slowdown, 2.0))
+    return rows
+
+
+def merge(small: bool) -> list[Row]:
+    shards, classes = (4, 50) if small else (16, 5000)
+    text = unit(np.random.default_rng(0).normal(size=(classes, WIDTH)).astype(np.float32))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder) / str(shard)) for shard in range(shards)]
+        for shard, path in enumerate(paths):
+            full(text, 0.6, shard).save(path)
+        read, merged = (_measured(verb, paths) for verb in ("read", "merge"))
+    queue = classes * CAPACITY * WIDTH * 4
+    what = f"merge of {shards} state files, C={classes}: "
+    return [
+        Row(f"{what}seconds / those of loading them", merged["seconds"] / read["seconds"], 1.5),
+        Row(f"{what}peak memory / one queue", merged["peak"] / queue, 3.0),
+    ]
+
+
+def full(text: np.ndarray, confidence: float, shard: int = 0) -> soba.SOBAPlus:
+    """An adapter with a full queue of samples that CLIP is so sure of."""
+    rng, classes = np.random.default_rng(shard), len(text)
+    labels = np.repeat(np.arange(classes), CAPACITY)
+    stored = _images(text[labels], rng)
+    ids = (shard << 32) + rng.permutation(len(labels))
+    likeliest = np.zeros(len(labels), candidate_type(classes))
+    likeliest["class"] = rng.integers(classes, size=likeliest["class"].shape)
+    likeliest["log_prob"] = np.log((1.0 - confidence) / 4.0)
+    likeliest["class"][:, 0], likeliest["log_prob"][:, 0] = labels, np.log(confidence)
+    adapter = soba.SOBAPlus(text)
+    sample = adapter._empty_sample()
+    drawn = _images(text[rng.integers(classes, size=2 * len(sample.ids))], rng)
+    sample.update(drawn, (shard << 32) + len(labels) + np.arange(len(drawn)))
+    state = adapter.state()
+    state["arrays"] |= {
+        "queue.features": stored,
+        "queue.labels": labels,
+        "queue.entropies": np.sort(rng.random((classes, CAPACITY)), axis=1).reshape(-1),
+        "queue.ids": ids,
+        "queue.extra": likeliest.view(np.uint8).reshape(len(labels), -1),
+        "sample.features": sample.arrays()["features"],
+        "sample.ids": sample.arrays()["ids"],
+        "seen": np.array([[shard << 32, (shard << 32) + len(labels) + len(drawn)]]),
+    }
+    return soba.SOBAPlus.from_state(state)
+
+
+def _images(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    noise = rng.standard_normal(size=centres.shape, dtype=np.float32)
+    return unit(0.7 * centres + noise * np.float32(WIDTH**-0.5))
+
+
+def _measured(verb: str, paths: list[str]) -> dict[str, float]:
+    """Seconds and bytes that some work on state files takes, in a process of its own."""
+    run = [sys.executable, __file__, "--measure", verb, *paths]
+    return json.loads(subprocess.run(run, capture_output=True, check=True, text=True).stdout)
+
+
+def measure(verb: str, *paths: str) -> None:
+    def read() -> None:
+        for path in paths:
+            soba.SOBAPlus.load(path)
+
+    def merged() -> None:
+        merge_files(soba.SOBAPlus, paths)
+
+    before = _status("VmRSS")
+    taken = seconds({"read": read, "merge": merged}[verb])
+    print(json.dumps({"seconds": taken, "peak": _status("VmHWM") - before}))
+
+
+def _status(name: str) -> int:
+    """Bytes that the system says of this process: VmRSS, now, or VmHWM, at most so far."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="run everything once, hold no bar")
+    parser.add_argument(
+        "--only", default="learn,flat,ids,refresh,merge", help="parts, comma-separated"
+    )
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        measure(*arguments.measure)
+        return
+    failed = []
+    for name in arguments.only.split(","):
+        for row in globals()[name](arguments.small):
+            verdict = "" if arguments.small else "ok" if row.passes() else "PAST THE BAR"
+            print(row, verdict, flush=True)
+            if verdict == "PAST THE BAR":
+                failed.append(row.what)
+    if failed:
+        sys.exit(f"past the bar: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
