@@ -31,8 +31,10 @@ from soba.cli._scale import RayOption, ShardOption
 from soba.datasets import NAMES, ImageSet, load_images, survey
 from soba.datasets.folder import from_folder
 from soba.datasets.icons import DOMAINS, IconSet, icons
+from soba.encode.archives import is_archive
 from soba.encode.encoder import TINY, Encoder
 from soba.encode.extract import Extraction
+from soba.encode.files import is_remote
 from soba.encode.generated import GeneratedViews
 from soba.encode.image_files import some
 from soba.encode.prompts import read_class_names, templates
@@ -43,8 +45,8 @@ def embed_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder of class folders or of images, a .csv, `icons-DOMAIN`, or one of the "
-            "15 data sets by name, with --data.",
+            help="A folder of class folders or of images, a .csv or .txt of paths, a tar or a "
+            ".parquet of images, `icons-DOMAIN`, or one of the 15 data sets by name, with --data.",
             metavar="FOLDER|DATASET",
         ),
     ],
@@ -230,7 +232,10 @@ def open_images(
         if data is None:
             raise ValueError(f"{source}: say with --data which folder holds the data sets")
         return _data_set(source, data, split, incomplete)
-    if not Path(source).exists():
+    if is_remote(source):
+        if not is_archive(source):
+            raise ValueError(f"{source}: no tar or .parquet, so it is embedded with --shards")
+    elif not Path(source).exists():
         known = ", ".join([f"icons-{name}" for name in DOMAINS] + list(NAMES))
         raise ValueError(f"{source}: no such folder, and no data set of that name: {known}")
     names = None if classes_file is None else read_class_names(classes_file)

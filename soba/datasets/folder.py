@@ -16,21 +16,27 @@ from pathlib import Path
 import numpy as np
 
 from soba.datasets._facts import as_spoken
+from soba.datasets.archive import from_archive
 from soba.datasets.base import ImageSet
+from soba.datasets.labels import ordered, read_labels
+from soba.encode.archives import is_archive
 from soba.encode.image_files import PathLike, folder_images, matching, some
-from soba.encode.lists import column, read_table
+from soba.encode.lists import column, is_list, read_list, read_table
 
 
 def load_images(
     source: PathLike | Sequence[PathLike], class_names: Sequence[str] | None = None
 ) -> ImageSet:
-    """Whatever a person points at: a folder, a .csv, an image, a pattern, or a list of those."""
+    """Whatever a person points at: a folder, a .csv or .txt list, a tar or Parquet file, an image,
+    a pattern, or a list of those."""
     if isinstance(source, str | os.PathLike):
         if Path(source).is_dir():
             return from_folder(source, class_names)
         if Path(source).suffix.lower() == ".csv":
             return from_csv(source, class_names)
-        source = [source]
+        if is_archive(os.fspath(source)):
+            return from_archive(source, class_names)
+        source = read_list(os.fspath(source)) if is_list(os.fspath(source)) else [source]
     return from_files(source, class_names)
 
 
@@ -64,7 +70,7 @@ def from_folder(
         labelled = bool(inside)
     if not labelled:
         return _image_set(root.name, class_names or (), listed.keys, None, root)
-    order = _ordered(inside)
+    order = ordered(inside)
     if class_names is None:
         names: Sequence[str] = [as_spoken(name) for name in order]
     else:
@@ -90,7 +96,7 @@ def from_csv(
     labels = None
     names: Sequence[str] = class_names or ()
     if "label" in columns:
-        names, labels = _labels(table, column(table, rows, "label"), class_names)
+        names, labels = read_labels(table, column(table, rows, "label"), class_names)
     if keys and not any(os.path.isfile(base / key) for key in keys):
         raise ValueError(f"{table}: none of its images is there: {some(keys)}")
     return _image_set(table.stem, names, keys, labels, base)
@@ -123,12 +129,6 @@ def _image_set(
     return ImageSet(name, tuple(class_names), tuple(keys), array, root=root)
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
-    names = list(names)
-    numbers = all(name.isdecimal() for name in names)
-    return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
-
-
 def _match(root: Path, folders: list[str], class_names: Sequence[str]) -> list[str]:
     """The folder of each class, in the order of the classes."""
     by_words: dict[str, str] = {}
@@ -146,23 +146,3 @@ def _match(root: Path, folders: list[str], class_names: Sequence[str]) -> list[s
     if all(folder.isdecimal() for folder in folders) and len(folders) == len(class_names):
         return folders
     raise ValueError(f"{root}: folders that are none of the class names: {some(unknown)}")
-
-
-def _labels(
-    table: Path, words: Sequence[str], class_names: Sequence[str] | None
-) -> tuple[Sequence[str], list[int]]:
-    if class_names is None:
-        order = _ordered(set(words))
-        index = {word: label for label, word in enumerate(order)}
-        return [as_spoken(word) for word in order], [index[word] for word in words]
-    once = Counter(class_names)
-    index = {name: label for label, name in enumerate(class_names) if once[name] == 1}
-    if not set(words) & set(class_names):
-        index = {str(label): label for label in range(len(class_names))}
-    unknown = sorted(set(words) - set(index))
-    if unknown:
-        raise ValueError(
-            f"{table}: labels that are not exactly one of the {len(class_names)} classes, "
-            f"by name or by index: {some(unknown)}"
-        )
-    return class_names, [index[word] for word in words]

@@ -66,7 +66,7 @@ def open_file(path: str) -> BinaryIO:
         check_file(Path(path))
         return open(path, "rb")
     system, inner = _file_system(path)
-    with _saying_what_is_missing(path):
+    with _naming(path):
         file: BinaryIO = system.open(inner, "rb")
         return file
 
@@ -89,7 +89,8 @@ def exists(path: str) -> bool:
     if not is_remote(path):
         return os.path.lexists(path)
     system, inner = _file_system(path)
-    return bool(system.exists(inner))
+    with _naming(path):
+        return bool(system.exists(inner))
 
 
 def remote_files(path: str) -> list[str] | None:
@@ -98,21 +99,14 @@ def remote_files(path: str) -> list[str] | None:
     A pattern that matches folders only stands for all files below them. Hidden files, and those in
     hidden folders, are left out.
     """
-    system, inner = _file_system(path)
-    system.invalidate_cache()
-    if is_pattern(path):
-        # What comes before the folder of the first wildcard is the same in all names.
-        root = path[: re.search(r"[*?\[]", path).start()].rpartition("/")[0]  # type: ignore[union-attr]
-        matches = system.glob(inner, detail=True)
-        files = [name for name, about in matches.items() if about["type"] != "directory"]
-        files = files or [name for folder in matches for name in system.find(folder)]
-    elif system.isdir(inner):
-        root, files = path.rstrip("/"), system.find(inner)
-    else:
+    with _naming(path):
+        root, files = _below(path)
+    if files is None:
         return None
     start = len(_file_system(root)[1].rstrip("/"))
-    below = sorted({name[start:] for name in files})
-    return [root + name for name in below if "/." not in name]
+    below = sorted({name[start:].lstrip("/") for name in files})
+    folder = root if root.endswith("/") else f"{root}/"
+    return [folder + name for name in below if not any(p[:1] == "." for p in name.split("/"))]
 
 
 def looks_of(paths: Sequence[str], *, fresh: bool = False) -> list[str]:
@@ -131,14 +125,37 @@ def looks_of(paths: Sequence[str], *, fresh: bool = False) -> list[str]:
         return list(pool.map(_looks, paths))
 
 
+def _below(path: str) -> tuple[str, list[str] | None]:
+    """What all names begin with, and the files, as their file system calls them."""
+    system, inner = _file_system(path)
+    system.invalidate_cache()
+    if is_pattern(path):
+        # What comes before the folder of the first wildcard is the same in all names.
+        protocol, _, rest = path.partition("://")
+        root = f"{protocol}://{re.split(r'[*?[]', rest)[0].rpartition('/')[0]}"
+        matches = system.glob(inner, detail=True)
+        files = [name for name, about in matches.items() if about["type"] != "directory"]
+        return root, files or [name for folder in matches for name in system.find(folder)]
+    return path.rstrip("/"), system.find(inner) if system.isdir(inner) else None
+
+
 def _looks(path: str) -> str:
+    if is_remote(path):
+        return _remote_looks(path)
     try:
-        if not is_remote(path):
-            status = os.stat(path)
-            return f"{status.st_size} {status.st_mtime_ns}"
-        system, inner = _file_system(path)
-        about = system.info(inner)
+        status = os.stat(path)
     except OSError:
+        return MISSING
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _remote_looks(path: str) -> str:
+    """A store that does not answer is an error, and not a file that is missing."""
+    system, inner = _file_system(path)
+    try:
+        with _naming(path):
+            about = system.info(inner)
+    except FileNotFoundError:
         return MISSING
     version = next((about[key] for key in _VERSIONS if about.get(key) is not None), "")
     return f"{about.get('size')} {version}"
@@ -158,9 +175,13 @@ def _file_system(path: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _saying_what_is_missing(path: str) -> Iterator[None]:
-    """fsspec says which path is missing and not that it is."""
+def _naming(path: str) -> Iterator[None]:
+    """What a store raises says which path it is about, and is of a kind that is expected here."""
     try:
         yield
-    except FileNotFoundError as error:
+    except FileNotFoundError as error:  # fsspec says the path, and not that it is missing
         raise FileNotFoundError(2, "No such file or directory", path) from error
+    except (OSError, ValueError, ImportError):
+        raise
+    except Exception as error:  # the errors of stores have no kind in common
+        raise OSError(f"{path}: {str(error) or type(error).__name__}") from error

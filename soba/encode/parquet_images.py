@@ -1,8 +1,9 @@
 """Images in Parquet files: a column of bytes, or Hugging Face's struct of bytes and path.
 
-Rows are read a few at a time, and every row is one picture: a row group that is damaged is as many
-pictures that cannot be had, and the next one is read. A picture is called by the file and by the
-row's path or key, or else by the row's number: "a.parquet/cat.jpg", "a.parquet/17".
+Rows are read a few at a time, so that what is held is a page or two of the file, however large it
+is. Every row is one picture: a row group that is damaged is as many pictures that cannot be had,
+and the next one is read. A picture is called by the file and by the row's path or key, or else by
+the row's number: "a.parquet/cat.jpg", "a.parquet/17".
 """
 
 from __future__ import annotations

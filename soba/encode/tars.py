@@ -66,7 +66,7 @@ def _pictures(path: str, file: BinaryIO) -> Iterator[Picture]:
                 if (begun := f"{folder}/{key}") != sample:
                     yield from held
                     sample, held, is_settled = begun, [], False
-                if is_settled or not is_image(name):
+                if is_settled or member.isdir() or not is_image(name):
                     continue
                 picture = _picture(path, tar, member)
                 is_settled = "." not in suffix
@@ -81,7 +81,7 @@ def _pictures(path: str, file: BinaryIO) -> Iterator[Picture]:
 
 
 def _picture(path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> Picture:
-    name = f"{path}/{member.name}"
+    name = f"{path}/{member.name.removeprefix('./')}"
     content = tar.extractfile(member) if member.isreg() else None
     if content is None:
         return NoPicture(name, "a link or device in the archive, not a file")

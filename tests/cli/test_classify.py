@@ -713,7 +713,10 @@ def test_bad_input_is_one_line(icon_stream, tmp_path):
         ([one, *some, "--state", tmp_path / "no" / "s"], "s: the folder does not exist"),
         ([one, *some, "-o", tmp_path / "folder.csv"], "folder.csv: is a folder"),
         ([one, *some, "--state", tmp_path / "empty"], "empty: is a folder"),
-        ([one, *some, "-o", tmp_path / "out.xlsx"], "answers are written as .csv, .jsonl, .html"),
+        (
+            [one, *some, "-o", tmp_path / "out.xlsx"],
+            "answers are written as .csv, .jsonl, .parquet",
+        ),
         ([one, *some, "--method", "sobba"], "Did you mean 'soba'"),
         ([one, *some, "--method", "gda"], "gda needs features, few-shot labels"),
         ([one, *some, "--templates", "no place"], "no place"),

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soba.encode import feature_shards
@@ -87,6 +87,7 @@ def test_anybody_reads_it(path):
     assert [row for (row,) in best] == sorted(expected)
 
 
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, ROWS), max_size=6))
 def test_the_same_rows_make_the_same_bytes_however_they_were_cut(tmp_path_factory, cuts):
     folder = tmp_path_factory.mktemp("cuts")

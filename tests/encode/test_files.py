@@ -2,8 +2,10 @@
 
 import sys
 
+import fsspec
 import pytest
 from archives import png, tar_content, webdataset
+from fsspec import AbstractFileSystem
 
 from soba.encode.archives import kind_of
 from soba.encode.files import is_pattern, looks_of, open_file, remote_files
@@ -33,6 +35,8 @@ def test_folders_patterns_and_files(photos):
     assert names(f"{url}/**/*.png") == everything
     assert names(f"{url}/d*") == everything[2:]  # folders stand for what is below them
     assert names(f"{photos.url}/*/[ab].png") == everything[:2]
+    bucket = photos.url.removeprefix("memory://")
+    assert names(f"memory://{bucket[:-1]}?/photos/*.png") == everything[:2]
     assert names(everything[3]) == everything[3:]
     picture = next(list_images(f"{url}/b.png"))
     assert picture.open().getpixel((0, 0)) == (0, 40, 90)
@@ -70,7 +74,7 @@ def test_what_is_not_there(photos):
     for source, problem in {
         f"{photos.url}/empty": "holds no images",
         f"{photos.url}/photos/*.gif": "holds no images",
-        "nowhere://bucket/a.png": "Protocol not known: nowhere",
+        "nowhere://bucket/*.png": "Protocol not known: nowhere",
     }.items():
         [picture] = list_images(source)
         assert problem in picture.problem, source
@@ -116,3 +120,30 @@ def test_a_web_address_may_be_signed():
     assert [is_pattern(name) for name in names] == [False] * 4
     assert is_pattern(f"{url}/*.png?key=1") and is_pattern("s3://bucket/?.png")
     assert is_list(names[3]) and not is_list(names[2])
+
+
+class Refusing(AbstractFileSystem):
+    """A store that answers everything with an error of its own kind."""
+
+    protocol = "refusing"
+
+    def ls(self, path, detail=True, **settings):
+        raise RuntimeError("no credentials")
+
+    def info(self, path, **settings):
+        raise RuntimeError("no credentials")
+
+    def _open(self, path, *given, **settings):
+        raise RuntimeError("no credentials")
+
+
+def test_a_store_that_refuses_is_named_and_nothing_is_taken_for_missing():
+    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    for source in ("refusing://bucket/*.png", "refusing://bucket/a.tar", "refusing://bucket/a.txt"):
+        [picture] = list_images(source)
+        assert picture.name == source and "no credentials" in picture.problem
+    [picture] = list_images("refusing://bucket/a.png")
+    with pytest.raises(OSError, match=r"refusing://bucket/a\.png: no credentials"):
+        picture.open()
+    with pytest.raises(OSError, match=r"refusing://bucket/a\.png: no credentials"):
+        looks_of(["refusing://bucket/a.png"])

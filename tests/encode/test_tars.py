@@ -1,10 +1,12 @@
 import gzip
 import itertools
 import os
+import tarfile
 
 import pytest
 from archives import png, tar_content, webdataset
 
+from soba.encode import tars
 from soba.encode.images import list_images
 from soba.encode.pictures import NoPicture
 from soba.encode.tars import tar_pictures
@@ -65,6 +67,16 @@ def test_long_names_links_and_broken_pictures(tmp_path):
         torn.open()
 
 
+def test_a_folder_that_was_packed_from_within(tmp_path):
+    (tmp_path / "in" / "odd.png").mkdir(parents=True)
+    for name in ("a.png", "odd.png/b.png"):
+        (tmp_path / "in" / name).write_bytes(png(1))
+    tar = tmp_path / "dot.tar"
+    with tarfile.open(tar, "w") as file:
+        file.add(tmp_path / "in", ".")
+    assert sorted(listed(tar)) == [(f"{tar}/a.png", ""), (f"{tar}/odd.png/b.png", "")]
+
+
 def test_wherever_it_is_cut_off_what_can_be_read_comes_and_then_one_error(tmp_path):
     content = tar_content((f"{number}.png", png(number)) for number in range(4))
     ends = 4 * 1024  # a header and a block each
@@ -120,3 +132,20 @@ def test_what_is_not_there(tmp_path, store):
     assert listed(f"{store.url}/no.tar") == [(f"{store.url}/no.tar", "No such file or directory")]
     url = store.put("a/train.tar", tar_content(webdataset(2)))
     assert listed(url) == [(f"{url}/0000.png", ""), (f"{url}/0001.png", "")]
+
+
+def test_a_sample_of_many_pictures_is_not_held(tmp_path, monkeypatch):
+    tar, read = tmp_path / "tour.tar", []
+    content = tar_content((f"tour.day{day:02d}.png", png(3)) for day in range(40))
+    tar.write_bytes(content)
+    picture = tars._picture
+    monkeypatch.setattr(tars, "_picture", lambda *given: read.append(1) or picture(*given))
+    pictures = tar_pictures(str(tar))
+    next(pictures)
+    assert len(read) < 20
+    assert len(list(pictures)) == 39
+    tar.write_bytes(content[: 3 * 1024 + 700])  # what is held when the tar ends is given, too
+    assert [name for name, _ in listed(tar)] == [
+        *(f"{tar}/tour.day{day:02d}.png" for day in range(4)),
+        str(tar),
+    ]
