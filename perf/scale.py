@@ -1,4 +1,4 @@
-"""What a run in shards costs: seconds, bytes and memory per million images, at three sizes.
+"""What a run in shards costs: CPU seconds, bytes and memory per million images, at three sizes.
 
     python perf/scale.py [--rows 20000 60000 200000] [--classes 1000] [--dim 512]
     python perf/scale.py --small    2,000 rows of 50 classes, once: seconds
@@ -67,7 +67,7 @@ def main() -> int:
     if options.small:
         options.rows, options.classes, options.dim = [2000], 50, 64
     print(f"{options.classes} classes, {options.dim} dimensions, shards of {SHARD}, one thread")
-    print("per million images:      seconds  GB written   peak MB of the process")
+    print("per million images:      CPU s    GB written   peak MB of the process")
     for rows in options.rows:
         with tempfile.TemporaryDirectory() as place:
             measure(Path(place), rows, options.classes, options.dim)
@@ -102,16 +102,16 @@ def write_features(lake: Path, text: np.ndarray, rows: int) -> None:
 
 
 def apart(step: Callable[[Path, ShardFolder], Any], *given: Any) -> tuple[float, float]:
-    """Seconds and peak bytes of a step in a process of its own."""
+    """CPU seconds and peak bytes of a step in a process of its own."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(timed, step, *given).result()
 
 
 def timed(step: Callable[..., Any], *given: Any) -> tuple[float, float]:
-    start = time.perf_counter()
+    start = time.process_time()  # other work on the machine does not count
     step(*given)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
