@@ -132,9 +132,12 @@ class _Actor:
 
     def __init__(self, place: str, make_worker: Callable[[], Callable[[Any], Any]]) -> None:
         _go_to(place)
-        self._worker = make_worker()
+        self._make_worker = make_worker
+        self._worker: Callable[[Any], Any] | None = None
 
     def work(self, item: Any) -> Any:
+        if self._worker is None:  # made here, so that what is wrong with it is raised as it is
+            self._worker = self._make_worker()
         return self._worker(item)
 
 

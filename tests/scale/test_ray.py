@@ -118,6 +118,31 @@ def test_twenty_thousand_images(tmp_path):
 
 
 @pytest.mark.long
+def test_a_shard_that_kills_every_worker_is_an_error(nodes, tmp_path):
+    draw(tmp_path, 60)
+    options = ("--classes-file", tmp_path / "names.txt", "--shard-size", 10, "--threads", 1)
+    nodes.plan("poison", tmp_path / "run", 2)
+    arguments = ("embed", tmp_path / "icons", "-o", tmp_path / "run", *options)
+    printed = nodes.run(*arguments, "--ray", nodes.address, code=2)
+    assert "a worker died, and 3 retries did not help" in " ".join(printed.split())
+    (nodes.plans / "poison").unlink()
+    assert "60 images in 6 shards" in nodes.run(*arguments, "--ray", nodes.address)
+
+
+@pytest.mark.long
+def test_what_a_worker_refuses_is_said_in_a_line(nodes, tmp_path):
+    draw(tmp_path, 20)
+    run, state, options = tmp_path / "run", tmp_path / "state", ("--threads", 1)
+    classes = ("--classes-file", tmp_path / "names.txt")
+    soba_command("embed", tmp_path / "icons", "-o", run, "--shards", *classes, *options)
+    soba_command("learn", run, "-o", state)
+    soba_command("predict", run, "--state", state, "-o", tmp_path / "answers")
+    arguments = ("predict", run, "--state", state, "-o", tmp_path / "answers", "--top", 1)
+    last = nodes.run(*arguments, "--ray", nodes.address, code=2).rstrip().splitlines()[-1]
+    assert last.startswith(f"error: {tmp_path / 'answers' / 'answers.json'}: is of other answers")
+
+
+@pytest.mark.long
 def test_more_statistics_than_the_object_store_holds(tmp_path):
     """Twelve shards of 10 MB of statistics each, through a store of 80 MB."""
     names = [f"thing number {number}" for number in range(10_000)]
