@@ -80,12 +80,13 @@ def measure(place: Path, rows: int, classes: int, dim: int) -> None:
     write_features(place / "lake", encoder.encode_texts(list(names)), rows)
     folder = ShardFolder.make(place / "run", str(place / "lake"), encoder, names, ("a {}.",))
     for step in (embed_all, learn_parts, merge_parts, predict_all, transduce_all):
-        seconds, memory = apart(step, place, folder)
+        seconds, memory, rounds = apart(step, place, folder)
         written = sum(f.stat().st_size for f in (place / OUTPUTS[step]).rglob("*.*"))
         million = 1e6 / rows
         print(
             f"{rows:8} rows  {step.__name__.partition('_')[0]:10}{seconds * million:8.1f} "
-            f"{written * million / 1e9:11.3f} {memory / 1e6:14.0f}",
+            f"{written * million / 1e9:11.3f} {memory / 1e6:14.0f}"
+            f"{'' if rounds is None else f'   in {rounds} rounds'}",
             flush=True,
         )
 
@@ -101,18 +102,18 @@ def write_features(lake: Path, text: np.ndarray, rows: int) -> None:
         np.save(lake / f"part-{number:05d}.npy", block.astype(np.float16))
 
 
-def apart(step: Callable[[Path, ShardFolder], Any], *given: Any) -> tuple[float, float]:
-    """CPU seconds and peak bytes of a step in a process of its own."""
+def apart(step: Callable[[Path, ShardFolder], Any], *given: Any) -> tuple[float, float, Any]:
+    """CPU seconds and peak bytes of a step in a process of its own, and what it returns."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(timed, step, *given).result()
 
 
-def timed(step: Callable[..., Any], *given: Any) -> tuple[float, float]:
+def timed(step: Callable[..., Any], *given: Any) -> tuple[float, float, Any]:
     start = time.process_time()  # other work on the machine does not count
-    step(*given)
+    result = step(*given)
     seconds = time.process_time() - start
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0, result
 
 
 def embed_all(place: Path, folder: ShardFolder) -> None:
@@ -139,13 +140,16 @@ def predict_all(place: Path, folder: ShardFolder) -> None:
         predictor(number)
 
 
-def transduce_all(place: Path, folder: ShardFolder) -> None:
+def transduce_all(place: Path, folder: ShardFolder) -> int:
+    """The rounds it took: it ends early where nothing moves any more."""
     (place / "model").mkdir()
-    model = em_shards(folder, rounds=ROUNDS)
+    steps: list[int] = []
+    model = em_shards(folder, rounds=ROUNDS, step=steps.append)
     save_model(place / "model" / "model.safetensors", model, folder)
+    return len(steps) // len(folder.manifest.shards)
 
 
-OUTPUTS: dict[Callable[[Path, ShardFolder], None], str] = {
+OUTPUTS: dict[Callable[[Path, ShardFolder], Any], str] = {
     embed_all: "run",
     learn_parts: "states",
     merge_parts: "merged",

@@ -144,16 +144,17 @@ def test_what_a_worker_refuses_is_said_in_a_line(nodes, tmp_path):
 
 @pytest.mark.long
 def test_more_statistics_than_the_object_store_holds(tmp_path):
-    """Twelve shards of 10 MB of statistics each, through a store of 80 MB."""
-    names = [f"thing number {number}" for number in range(10_000)]
+    """Sixteen shards of 6 MB of statistics each, through a store of 80 MB."""
+    names = [f"thing number {number}" for number in range(6000)]
     (tmp_path / "names.txt").write_text("\n".join(names))
     (tmp_path / "lake").mkdir()
     rng = np.random.default_rng(0)
-    for number in range(12):
+    for number in range(16):
         np.save(
             tmp_path / "lake" / f"{number:02d}.npy", rng.standard_normal((200, 128), np.float32)
         )
     here, classes = tmp_path / "here", ("--classes-file", tmp_path / "names.txt")
+    classes = (*classes, "--templates", "{}")
     soba_command("embed", tmp_path / "lake", "-o", here, "--shards", *classes)
     learn = ("learn", here, "--transductive", "--rounds", 3)
     soba_command(*learn, "-o", tmp_path / "here.model")
