@@ -69,22 +69,25 @@ def ids(small: bool) -> list[Row]:
     few, many = (1_000, 10_000) if small else (10_000, 1_000_000)
     values = np.random.default_rng(0).permutation(1 << 21) << 40
 
-    def a_batch(known: int) -> float:
-        batches = known // 2 // 128
-        times = []
-        for _ in range(max(1, many // known // 4)):
-            known_ids = IdSet()
-            known_ids.add(values[:known])
-            for at in range(known, known + batches * 128, 128):
-                batch = values[at : at + 128]
-                start = time.perf_counter()
-                known_ids.contains(batch)
-                known_ids.add(batch)
-                times.append(time.perf_counter() - start)
-        return float(np.mean(times))
+    def grown(known: IdSet, start: int, count: int) -> float:
+        began = time.perf_counter()
+        for at in range(start, start + count, 128):
+            batch = values[at : at + 128]
+            known.contains(batch)
+            known.add(batch)
+        return time.perf_counter() - began
 
+    large, step, taken = _known(values[:many]), few // 2 // 128 * 128, np.zeros(2)
+    for start in range(many, many * 3 // 2, step):  # in turns
+        taken += grown(large, start, step), grown(_known(values[:few]), few, step)
     what = f"128 scattered ids checked and added at {many:,} known / at {few:,}"
-    return [Row(what, a_batch(many) / a_batch(few), 3.0)]
+    return [Row(what, taken[0] / taken[1], 3.0)]
+
+
+def _known(values: np.ndarray) -> IdSet:
+    known = IdSet()
+    known.add(values)
+    return known
 
 
 def refresh(small: bool) -> list[Row]:

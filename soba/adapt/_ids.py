@@ -31,13 +31,13 @@ class IdSet:
     """
 
     def __init__(self, intervals: np.ndarray | None = None) -> None:
-        # Each (2, m): starts and ends of half-open intervals, sorted, disjoint, not touching. The
-        # largest int64 cannot be the end of a half-open interval, so `read_ids` refuses it.
+        # Each (2 m,): start, end, start, end, ... of half-open intervals, sorted, disjoint, not
+        # touching. The largest int64 cannot be such an end, so `read_ids` refuses it.
         self._levels: list[np.ndarray] = []
         if intervals is not None and len(intervals):
-            self._levels.append(np.array(intervals.T, np.int64, order="C"))
+            self._levels.append(np.array(intervals, np.int64).reshape(-1))
         self._pending: set[int] = set()
-        self._size = sum(int((ends - starts).sum()) for starts, ends in self._levels)
+        self._size = sum(int((level[1::2] - level[::2]).sum()) for level in self._levels)
 
     def __len__(self) -> int:
         return self._size
@@ -51,9 +51,8 @@ class IdSet:
         inside = np.zeros(len(ids), bool)
         order = np.argsort(ids)  # neighbours are looked for in the same part of memory
         ascending = ids[order]
-        for starts, ends in self._levels:
-            where = starts.searchsorted(ascending, side="right") - 1
-            inside[order] |= (where >= 0) & (ascending < ends[where])
+        for level in self._levels:  # past a start and not past its end: an odd number of edges
+            inside[order] |= (level.searchsorted(ascending, side="right") & 1).astype(bool)
         return inside
 
     def add(self, ids: np.ndarray) -> None:
@@ -63,8 +62,8 @@ class IdSet:
         self._size += len(ids)
         first, last = int(ids[0]), int(ids[-1])
         ascending = last - first + 1 == len(ids) and bool((ids[1:] - ids[:-1] == 1).all())
-        if ascending and self._levels and self._levels[-1][1, -1] == first:
-            self._levels[-1][1, -1] = last + 1  # a running count: one interval grows
+        if ascending and self._levels and self._levels[-1][-1] == first:
+            self._levels[-1][-1] = last + 1  # a running count: one interval grows
             return
         if len(ids) > 1:
             self._push(ids)
@@ -75,14 +74,14 @@ class IdSet:
 
     def union(self, other: IdSet) -> IdSet:
         """The ids of either set."""
-        both = [ids.intervals().T for ids in (self, other) if len(ids)]
-        return IdSet(_join(both).T if both else None)
+        both = [ids.intervals().reshape(-1) for ids in (self, other)]
+        return IdSet(_join(both).reshape(-1, 2))
 
     def intervals(self) -> np.ndarray:
         """(m, 2) int64, the canonical form: two equal sets have equal intervals."""
         self._settle()
         self._levels = [_join(self._levels)] if self._levels else []
-        return self._levels[0].T.copy() if self._levels else np.empty((0, 2), np.int64)
+        return np.concatenate([np.empty(0, np.int64), *self._levels]).reshape(-1, 2)
 
     def copy(self) -> IdSet:
         return IdSet(self.intervals())
@@ -95,12 +94,12 @@ class IdSet:
             self._push(pending)
 
     def _push(self, ids: np.ndarray) -> None:
-        levels = [*self._levels, _join([np.stack([ids, ids + 1])])]
+        levels = [*self._levels, np.stack([ids, ids + 1], axis=1).reshape(-1)]
         # All that are to be joined are joined at once: the smallest levels would be moved often.
-        first, size = len(levels) - 1, levels[-1].shape[1]
-        while first > 0 and levels[first - 1].shape[1] <= _FALL * size:
+        first, size = len(levels) - 1, len(levels[-1])
+        while first > 0 and len(levels[first - 1]) <= _FALL * size:
             first -= 1
-            size += levels[first].shape[1]
+            size += len(levels[first])
         self._levels = [*levels[:first], _join(levels[first:])]
 
 
@@ -204,11 +203,17 @@ class SeenIds:
 
 
 def _join(levels: list[np.ndarray]) -> np.ndarray:
-    """Intervals (2, m) of several levels as one: sorted, those that touch or overlap joined.
+    """Intervals of several levels as one level: sorted, those that touch or overlap joined.
 
     Starts and ends are sorted each for itself: before the i-th start i intervals have begun, and
     there is a gap if as many have ended.
     """
-    starts, ends = np.sort(np.concatenate(levels, axis=1), axis=1, kind="stable")
+    starts, ends = (
+        np.sort(np.concatenate([level[edge::2] for level in levels]), kind="stable")
+        for edge in (0, 1)
+    )
+    if len(starts) == 0:
+        return starts
     gaps = starts[1:] > ends[:-1]
-    return np.stack([starts[np.append(True, gaps)], ends[np.append(gaps, True)]])
+    joined = starts[np.append(True, gaps)], ends[np.append(gaps, True)]
+    return np.stack(joined, axis=1).reshape(-1)

@@ -16,7 +16,7 @@ def make(name, **options):
     return soba.create_adapter(name, TEXT, logit_scale=20.0, **options)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(["soba+", "soba", "tda", "oga", "adapt", "etta"]),
     cuts=st.lists(st.integers(1, 239), max_size=6, unique=True).map(sorted),
