@@ -1,6 +1,6 @@
 """What Ray costs: CPU seconds of all its processes against the same shards run without it.
 
-    python perf/ray_overhead.py [--images 60000] [--shard 1000]    5 minutes and more of work
+    python perf/ray_overhead.py [--images 120000] [--shard 1000]    5 minutes and more of work
     python perf/ray_overhead.py --small    240 icons: seconds, and Ray's start is most of it
 
 Both encode the same icons with the tiny CLIP, one thread a worker: `soba embed --shards` in one
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--images", type=int, default=60_000)
+    parser.add_argument("--images", type=int, default=120_000)
     parser.add_argument("--shard", type=int, default=1000, help="images of a shard")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()

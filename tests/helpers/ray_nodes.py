@@ -36,8 +36,9 @@ class RayNodes:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the loopback address
             "RAY_health_check_initial_delay_ms": "0",
-            "RAY_health_check_period_ms": "500",
-            "RAY_health_check_failure_threshold": "4",
+            "RAY_health_check_period_ms": "1000",
+            "RAY_health_check_failure_threshold": "5",
+            "RAY_worker_niceness": "0",  # Ray's own 15 starves them on a busy machine
             "SOBA_TEST_PLANS": str(self.plans),
             "PYTHONPATH": f"{ROOT}{os.pathsep}{HELPERS / 'saboteur'}",
             "OPENBLAS_NUM_THREADS": "1",
