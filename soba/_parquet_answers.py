@@ -20,7 +20,7 @@ class ParquetAnswers:
     """
 
     def __init__(self, path: Path) -> None:
-        self._schema = _schema()
+        self._schema = answer_schema()
         self._writer = parquet_writer(path, self._schema)
         self._rows: list[dict[str, Any]] = []
 
@@ -50,7 +50,8 @@ class ParquetAnswers:
             self._rows.clear()
 
 
-def _schema() -> Any:
+def answer_schema() -> Any:
+    """The columns of answers, wherever they are written."""
     arrow = pyarrow()
     share = arrow.float32()
     candidate = arrow.struct({"label": arrow.string(), "probability": share})

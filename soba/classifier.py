@@ -17,14 +17,13 @@ import numpy as np
 from soba._files import load_checked
 from soba.adapt._arrays import Batch, softmax
 from soba.adapt.base import Adapter
-from soba.adapt.soba_plus import SOBAPlus
 from soba.adapt.stream import StreamAdapter
 from soba.adapt.transduction import em_fit
 from soba.answers import Answer
 from soba.encode.prompts import classifier as text_classifier
 from soba.encode.prompts import templates as read_templates
 from soba.encode.source import EncoderSource
-from soba.registry import adapter_class, card, create_adapter, list_methods
+from soba.registry import adapter_class, check_method, create_adapter
 
 if TYPE_CHECKING:  # these need Pillow, which adapters on features do without
     from soba.encode.encoder import Encoder
@@ -131,6 +130,11 @@ class Classifier:
         if transductive:
             check_method(self.adapter.name, transductive=True)
             return self._transduced(images, batch, min(top, len(self.names)))
+        if learn and not self.learns:
+            raise ValueError(
+                "its samples are numbered by a manifest, and images are known by their content: "
+                "classify(..., learn=False)"
+            )
         return self._answers(images, learn, batch, min(top, len(self.names)))
 
     def with_classes(self, names: Iterable[str], *, templates: Templates | None = None) -> Self:
@@ -169,6 +173,11 @@ class Classifier:
         encoder = self._source.open()
         self._check_sizes()
         return encoder
+
+    @property
+    def learns(self) -> bool:
+        """Whether it can learn from images: not where it was learned from the shards of a run."""
+        return not _is_of_a_run(self.adapter)
 
     def __repr__(self) -> str:
         return f"Classifier({self._source.name!r}, <{len(self.names)} classes>, {self.adapter!r})"
@@ -347,25 +356,6 @@ def load(
         raise ValueError(f"{path}: {error}") from error
 
 
-def check_method(name: str, *, transductive: bool = False) -> None:
-    """Refuse a method that does not learn from a stream of single images, or answer a set."""
-    if not _learns_from_a_stream(name):
-        others = ", ".join(filter(_learns_from_a_stream, list_methods()))
-        needs = card(name).needs_in_words
-        if card(name).family == "transductive":
-            needs = "a whole set of features at once, transduce(features)"
-        raise ValueError(
-            f"{name} needs {needs}; images are classified by methods that "
-            f"learn from the stream: {others}"
-        )
-    if transductive and name != SOBAPlus.card.name:
-        raise ValueError(f"{name} does not answer a set at once; {SOBAPlus.card.name} does")
-
-
-def _learns_from_a_stream(name: str) -> bool:
-    return card(name).family == "stream" and card(name).needs == {"features"}
-
-
 def _of_note(
     adapter: Adapter, note: Mapping[str, Any], encoder: str | os.PathLike[str] | Encoder | None
 ) -> Classifier:
@@ -383,8 +373,14 @@ def _counting_by_content(adapter: Adapter) -> Adapter:
     if isinstance(adapter, StreamAdapter):  # zero-shot knows no samples
         if adapter.id_space == "count":
             raise ValueError("its samples have no ids, so an image may be learned twice")
-        adapter.id_space = "content"
+        if not _is_of_a_run(adapter):
+            adapter.id_space = "content"
     return adapter
+
+
+def _is_of_a_run(adapter: Adapter) -> bool:
+    """Whether its samples are numbered by a manifest: see :mod:`soba.scale.manifest`."""
+    return (getattr(adapter, "id_space", None) or "").startswith("manifest ")
 
 
 def _listed(names: Iterable[str]) -> tuple[str, ...]:

@@ -97,6 +97,25 @@ def adapter_class(name: str) -> type[Adapter]:
     return _registered[name]
 
 
+def check_method(name: str, *, transductive: bool = False) -> None:
+    """Refuse a method that does not learn from a stream of single images, or answer a set."""
+    if not _learns_from_a_stream(name):
+        others = ", ".join(filter(_learns_from_a_stream, list_methods()))
+        needs = card(name).needs_in_words
+        if card(name).family == "transductive":
+            needs = "a whole set of features at once, transduce(features)"
+        raise ValueError(
+            f"{name} needs {needs}; images are classified by methods that "
+            f"learn from the stream: {others}"
+        )
+    if transductive and name != "soba+":
+        raise ValueError(f"{name} does not answer a set at once; soba+ does")
+
+
+def _learns_from_a_stream(name: str) -> bool:
+    return card(name).family == "stream" and card(name).needs == {"features"}
+
+
 def register(cls: Method) -> Method:
     """Make a method known by the name on its card; also as a decorator.
 

@@ -26,7 +26,7 @@ shard order and go on with :func:`em_update`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import array_api_compat
@@ -228,11 +228,21 @@ def em_fit(text: np.ndarray, features: Array, *, rounds: int = 20) -> EMModel:
 
 
 def _fitted(rows: _Rows, text: np.ndarray, rounds: int) -> EMModel:
+    return em_rounds(text, lambda model: sum_up(rows.blocks(), model), rounds=rounds)
+
+
+def em_rounds(
+    text: np.ndarray, statistics_of: Callable[[EMModel], EMStatistics | None], *, rounds: int = 20
+) -> EMModel:
+    """E and M in turn, until nothing moves any more; who sums up, and where, is the caller's.
+
+    `statistics_of` gives the statistics of all images under a model, None where there are none.
+    """
     whole(rounds, "rounds", least=0)
     model = EMModel(text)
     sums: np.ndarray | None = None
     for _ in range(rounds):
-        statistics = sum_up(rows.blocks(), model)
+        statistics = statistics_of(model)
         if statistics is None:
             break
         model = em_update(statistics, model)
@@ -252,6 +262,11 @@ def sum_up(blocks: Iterator[Batch], model: EMModel) -> EMStatistics | None:
     return total
 
 
+def block_rows(classes: int) -> int:
+    """How many rows are scored at a time."""
+    return min(max(_BLOCK_LOGITS // classes, 64), 8192)
+
+
 class _Rows:
     """Features that are read a block at a time, as often as it takes: they may be on disk."""
 
@@ -264,7 +279,7 @@ class _Rows:
             raise ValueError(f"transduce takes a set, (n, {text.shape[1]}) features, not one row")
         self._features, self._text, self.first = features, text, first
         classes = len(text)
-        self._step = min(max(_BLOCK_LOGITS // classes, 64), 8192)
+        self._step = block_rows(classes)
         if first.views:
             self._step = max(1, self._step // int(features.shape[1]))
         self.shape_out = (int(features.shape[0]), classes)

@@ -6,7 +6,7 @@ the records of an undisturbed one, but for the seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from soba._files import alone
@@ -14,6 +14,8 @@ from soba.bench.cells import STREAM_WORK, Cell, run_cell, search_file, search_wo
 from soba.bench.loading import Step, no_step
 from soba.bench.places import Places
 from soba.bench.record import Record, read_record, write_record
+
+MakeRecords = Callable[[list[Cell], Places, Step], Iterator[tuple[Cell, Record]]]
 
 
 def record_file(cell: Cell, places: Places) -> Path:
@@ -45,11 +47,24 @@ def work(cells: Iterable[Cell], places: Places) -> int:
     return total + sum(files.values())
 
 
-def run(cells: list[Cell], places: Places, step: Step = no_step) -> list[Record]:
-    """Make the records that are missing, and return those of all cells."""
+def one_by_one(cells: list[Cell], places: Places, step: Step) -> Iterator[tuple[Cell, Record]]:
+    """The records of cells, made in this process."""
+    return ((cell, run_cell(cell, places, step)) for cell in cells)
+
+
+def run(
+    cells: list[Cell],
+    places: Places,
+    step: Step = no_step,
+    make_records: MakeRecords = one_by_one,
+) -> list[Record]:
+    """Make the records that are missing, and return those of all cells.
+
+    `make_records` decides where, and in which order; they are written here, as they come.
+    """
     places.make()
     with alone(places.results):
-        for cell in missing(cells, places):
-            write_record(record_file(cell, places), run_cell(cell, places, step))
+        for cell, record in make_records(missing(cells, places), places, step):
+            write_record(record_file(cell, places), record)
             step(f"{cell.method} on {cell.dataset}", STREAM_WORK)
     return [read_record(record_file(cell, places)) for cell in cells]

@@ -15,6 +15,7 @@ except ImportError:  # the core installs without them
 
 import soba
 from soba.cli._common import err, out
+from soba.cli._scale import with_ray_address
 from soba.cli.ablate import ablate_
 from soba.cli.bench import app as bench
 from soba.cli.classify import classify_
@@ -22,7 +23,10 @@ from soba.cli.demo import demo_
 from soba.cli.doctor import doctor_
 from soba.cli.embed import embed_
 from soba.cli.eval import eval_
+from soba.cli.learn import learn_
+from soba.cli.merge import merge_
 from soba.cli.methods import methods_
+from soba.cli.predict import predict_
 from soba.cli.report import report_
 from soba.cli.stress import stress_
 
@@ -55,7 +59,7 @@ def _run() -> None:
     # A run that is asked to end cleans up behind itself, as it does after Ctrl-C.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        app(prog_name=soba.__name__)
+        app(with_ray_address(sys.argv[1:]), prog_name=soba.__name__)
     except (ValueError, TypeError, OSError, ImportError) as error:
         problem = " ".join(str(error).split())
         err.print(f"[bold red]error:[/] {escape(problem)}", soft_wrap=True)
@@ -84,6 +88,9 @@ def _root(
 app.command("demo")(demo_)
 app.command("classify")(classify_)
 app.command("embed")(embed_)
+app.command("learn")(learn_)
+app.command("merge")(merge_)
+app.command("predict")(predict_)
 app.command("eval")(eval_)
 app.command("stress")(stress_)
 app.command("ablate")(ablate_)

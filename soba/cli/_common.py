@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from rich.text import Text
 from soba._files import replacing
 from soba.bench.paper import BACKBONES
 from soba.encode.encoder import TINY, Encoder, load_encoder
+from soba.encode.prompts import read_class_names
 from soba.registry import adapter_class, list_methods
 
 # What several commands take.
@@ -57,6 +59,7 @@ Pretrained = Annotated[
     str | None,
     typer.Option(help="For a --model without: open_clip tag, a file of weights, or `random`."),
 ]
+Classes = Annotated[str | None, typer.Option(help="Class names, comma-separated: cat,dog.")]
 Templates = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +86,21 @@ def method_names(methods: str | None) -> list[str]:
         adapter_class(name)
     if len(set(names)) < len(names):
         raise ValueError(f"--methods names a method twice: {methods}")
+    return names
+
+
+def class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:
+    """The classes that two options name, of which one must be said."""
+    if (classes is None) == (file is None):
+        raise ValueError("say which classes there are: --classes cat,dog or --classes-file FILE")
+    if file is not None:
+        return read_class_names(file)
+    names = tuple(name.strip() for name in (classes or "").split(",") if name.strip())
+    if not names:
+        raise ValueError("--classes names no class")
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ValueError(f"--classes names a class twice: {', '.join(twice)}")
     return names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,11 +38,13 @@ from soba.cli._common import (
     shown,
     weights_of,
 )
+from soba.cli._scale import RayOption, working
 from soba.cli.efficiency import efficiency_
 from soba.encode.encoder import TINY, load_encoder, split_name
 from soba.encode.prompts import templates
 from soba.registry import card, list_methods
 from soba.report.tables import tables
+from soba.scale.cells import records_by
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -177,6 +180,7 @@ def bench_(
     device: Device = "auto",
     precision: Precision = "fp32",
     threads: Threads = None,
+    ray: RayOption = None,
 ) -> None:
     benchmark = str(context.info_name)
     if model is not None:
@@ -227,18 +231,21 @@ def bench_(
     if any(card(name).tunes_prompts for name in plan.methods):
         _ = opened.tunable  # what it lacks is said before the work
     prompts = templates(prompt) if prompt else None
-    _report(plan, Places(source, opened, output, prompts, augmix, batch))
+    places = Places(source, opened, output, prompts, augmix, batch)
+    _report(plan, places, ray, threads or 1, 1 if device.startswith("cuda") else 0)
 
 
-def _report(plan: Plan, places: Places) -> None:
+def _report(plan: Plan, places: Places, ray: str | None, cpus: int, gpus: int) -> None:
     """Run what is missing, and show all."""
     cells = cells_of(plan, places)
-    with progress_bar() as progress:
+    cluster = nullcontext() if ray is None else working(ray, cpus=cpus, gpus=gpus)
+    with cluster as runner, progress_bar() as progress:
         task = progress.add_task("cells", total=run.work(cells, places))
         records = run.run(
             cells,
             places,
             lambda what, amount: progress.update(task, advance=amount, description=what),
+            run.one_by_one if runner is None else partial(records_by, runner),
         )
     if places.broken:
         say_broken({f"{name}: {key}": why for (name, key), why in places.broken.items()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -21,10 +20,11 @@ from soba._feature_files import read_npy
 from soba._files import alone, replacing
 from soba.adapt._arrays import read_text
 from soba.answers import FORMATS, Answer, AnswerWriter, answer_writer, check_format
-from soba.classifier import Classifier, check_method
+from soba.classifier import Classifier
 from soba.cli._answer_table import AnswerTable
 from soba.cli._common import (
     Batch,
+    Classes,
     Device,
     Model,
     Precision,
@@ -33,6 +33,7 @@ from soba.cli._common import (
     Templates,
     Threads,
     check_folder,
+    class_names,
     counted,
     err,
     expectation,
@@ -50,7 +51,7 @@ from soba.encode.files import is_remote
 from soba.encode.image_files import some
 from soba.encode.images import list_entries, list_images
 from soba.encode.pictures import NoPicture, Picture
-from soba.encode.prompts import read_class_names
+from soba.registry import check_method
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state
 
@@ -65,9 +66,7 @@ def classify_(
             "a line or separated by NUL."
         ),
     ],
-    classes: Annotated[
-        str | None, typer.Option(help="Class names, comma-separated: cat,dog.")
-    ] = None,
+    classes: Classes = None,
     classes_file: Annotated[
         Path | None, typer.Option(help="Class names, one per line, or a .json list.")
     ] = None,
@@ -119,7 +118,7 @@ def classify_(
     was learned before, in this run or an earlier one with the same --state, is not learned twice.
     Whatever cannot be read, be it an image or a path, is reported, listed in OUT and skipped.
     """
-    names = _class_names(classes, classes_file)
+    names = class_names(classes, classes_file)
     check_method(method, transductive=transductive)
     if transductive and state is not None:
         raise ValueError("--transductive learns nothing, so there is no --state to keep")
@@ -194,7 +193,11 @@ class _Run:
             if self.transductive:  # the answers come at the end, all at once
                 pictures = _drawn(pictures, stop, lambda: progress.advance(task))
             answers = self.classifier.classify(
-                pictures, batch=self.batch, top=self.top, transductive=self.transductive
+                pictures,
+                learn=self.classifier.learns,
+                batch=self.batch,
+                top=self.top,
+                transductive=self.transductive,
             )
             for number, answer in enumerate(answers, 1):
                 self._count(answer)
@@ -224,7 +227,7 @@ class _Run:
             self.changed += answer.label != answer.zero_shot
 
     def _save(self) -> None:
-        if self.state is not None:
+        if self.state is not None and self.classifier.learns:
             self.classifier.save(self.state)
 
     def _say(self, seconds: float) -> None:
@@ -238,27 +241,18 @@ class _Run:
         estimate = getattr(self.classifier.adapter, "expected_accuracy", lambda: None)()
         if estimate is not None:
             out.print(expectation(estimate.zero_shot, estimate.adapted), highlight=False)
-        for path, what in ((self.output, "answers"), (self.state, "state")):
+        if not self.classifier.learns:
+            out.print(
+                f"{shown(self.state)} was learned in shards: it answered, and learned nothing"
+            )
+        state = self.state if self.classifier.learns else None
+        for path, what in ((self.output, "answers"), (state, "state")):
             if path is not None:
                 out.print(f"{what} in {shown(path)}", soft_wrap=True)
 
     def _say_broken(self, listed_in: Path | None = None) -> None:
         if self.broken:
             say_broken(self.broken, listed_in=listed_in)
-
-
-def _class_names(classes: str | None, file: Path | None) -> tuple[str, ...]:
-    if (classes is None) == (file is None):
-        raise ValueError("say which classes there are: --classes cat,dog or --classes-file FILE")
-    if file is not None:
-        return read_class_names(file)
-    names = tuple(name.strip() for name in (classes or "").split(",") if name.strip())
-    if not names:
-        raise ValueError("--classes names no class")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise ValueError(f"--classes names a class twice: {', '.join(twice)}")
-    return names
 
 
 def _with_standard_input(paths: list[str]) -> list[str]:

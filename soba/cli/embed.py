@@ -9,6 +9,7 @@ import typer
 
 from soba.cli._common import (
     Batch,
+    Classes,
     Device,
     Model,
     Precision,
@@ -16,6 +17,7 @@ from soba.cli._common import (
     Templates,
     Threads,
     check_folder,
+    class_names,
     counted,
     err,
     open_encoder,
@@ -24,6 +26,8 @@ from soba.cli._common import (
     shown,
     speed_bar,
 )
+from soba.cli._embed_shards import embed_shards, refuse_options
+from soba.cli._scale import RayOption, ShardOption
 from soba.datasets import NAMES, ImageSet, load_images, survey
 from soba.datasets.folder import from_folder
 from soba.datasets.icons import DOMAINS, IconSet, icons
@@ -47,7 +51,13 @@ def embed_(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FEATURES", help="The .safetensors to write.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FEATURES",
+            help="The .safetensors to write; in shards, the folder.",
+        ),
     ],
     data: Annotated[
         Path | None,
@@ -66,9 +76,19 @@ def embed_(
             show_default=False,
         ),
     ] = None,
+    classes: Classes = None,
     classes_file: Annotated[
         Path | None, typer.Option(help="Class names, for a folder whose own do not serve.")
     ] = None,
+    shard: ShardOption = None,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="Write all shards of the source, from this process.")
+    ] = False,
+    shard_size: Annotated[
+        int,
+        typer.Option(min=1, help="Images of a shard; a tar or a Parquet file is one as it is."),
+    ] = 10_000,
+    ray: RayOption = None,
     per_class: Annotated[int, typer.Option(min=1, help="Images per class of icons.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Of icons and of views.")] = 0,
     views: Annotated[int, typer.Option(min=1, help="Views per image; the TPT family: 64.")] = 1,
@@ -92,7 +112,41 @@ def embed_(
     pictures that were replaced under their names are encoded anew. The features are stored in half
     precision with the text classifier, labels where known, and the encoder's fingerprint, so that
     files of different encoders are never mixed.
+
+    With --shard, --shards or --ray a folder is written, a Parquet file of features for each shard
+    of the source: folders, lists, tars, Parquet files of images, or ready features, here or at
+    s3://, gs:// and the like. `soba learn`, `soba merge` and `soba predict` go on from there.
     """
+    if shard is not None or shards or ray is not None:
+        refuse_options(
+            {
+                "--data": data is not None,
+                "--split": split != "test",
+                "--incomplete": incomplete,
+                "--labelled": labelled is not None,
+                "--views": views > 1,
+                "--augmix": augmix,
+                "--generated": generated is not None,
+            }
+        )
+        embed_shards(
+            source,
+            output,
+            class_names(classes, classes_file),
+            prompt,
+            shard=shard,
+            shard_size=shard_size,
+            ray=ray,
+            model=model,
+            pretrained=pretrained,
+            batch=batch,
+            device=device,
+            precision=precision,
+            threads=threads,
+        )
+        return
+    if classes is not None:
+        raise ValueError("--classes goes with --shard, --shards or --ray; here say --classes-file")
     check_folder(output)
     images = open_images(
         source,
@@ -120,6 +174,11 @@ def embed_(
         views=maker,
         allow_duplicates=source in NAMES,  # ImageNet says missile and sunglasses twice
     )
+    _extract(extraction, images, output)
+
+
+def _extract(extraction: Extraction, images: ImageSet, output: Path) -> None:
+    """Run it, and say what came of it."""
     try:
         with speed_bar() as progress:
             task = progress.add_task("images", total=len(images))

@@ -1,0 +1,86 @@
+"""The EM of `transduce` over the shards of a run: a map and a sum, round by round.
+
+Each shard is summed up by itself, and the sums are added in the order of the shards, so whoever
+does the work, the same additions are made: the same bits on the same kind of machine. A set that
+is not cut into these shards agrees to rounding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, fields
+
+import numpy as np
+
+from soba._files import load_checked, save_checked
+from soba.adapt._arrays import Batch, read_batch
+from soba.adapt.transduction import (
+    EMModel,
+    EMStatistics,
+    Gaussians,
+    block_rows,
+    em_rounds,
+    sum_up,
+)
+from soba.scale.folder import ShardFolder
+from soba.scale.run import Here, Runner
+
+KIND = "transduction"  # of the file, where a state says which adapter it is of
+
+
+def em_shards(
+    folder: ShardFolder,
+    *,
+    rounds: int = 20,
+    runner: Runner | None = None,
+    step: Callable[[int], None] = lambda count: None,
+) -> EMModel:
+    """The model that all images of a run ask for together; `step` counts shards, in each round."""
+    numbers = range(len(folder.manifest.shards))
+
+    def statistics_of(model: EMModel) -> EMStatistics | None:
+        total: EMStatistics | None = None
+        for part in (runner or Here()).map(shard_statistics, (folder, model), numbers):
+            step(1)
+            if part is not None:
+                total = part if total is None else total + part
+        return total
+
+    scaled = folder.text_features * np.float32(folder.manifest.logit_scale)
+    return em_rounds(scaled, statistics_of, rounds=rounds)
+
+
+def shard_statistics(shared: tuple[ShardFolder, EMModel], number: int) -> EMStatistics | None:
+    """The E step on one shard; None where none of its images could be read."""
+    folder, model = shared
+    blocks = folder.blocks(number, block_rows(len(folder.text_features)))
+    batches = (read_batch(block.features, folder.manifest.dim) for block in blocks)
+    return sum_up(batches, model)
+
+
+def save_model(path: str | os.PathLike[str], model: EMModel, folder: ShardFolder) -> None:
+    """Write a model to a file: atomic, checksummed, with what a state says of its run."""
+    arrays = {"text": model.text}
+    if model.gaussians is not None:
+        arrays |= asdict(model.gaussians)
+    meta = {"model": KIND, "given_space": folder.manifest.id_space, "note": folder.note()}
+    save_checked(path, arrays, meta)
+
+
+def load_model(path: str | os.PathLike[str]) -> EMModel:
+    """What :func:`save_model` wrote, to score with."""
+    arrays, meta = load_checked(path)
+    if meta.get("model") != KIND:
+        raise ValueError(f"{path}: not a model of soba learn --transductive")
+    names = {field.name for field in fields(Gaussians)}
+    if "text" not in arrays or not (names <= arrays.keys() or names.isdisjoint(arrays)):
+        raise ValueError(f"{path}: the stored arrays do not fit together")
+    gaussians = Gaussians(**{name: arrays[name] for name in names}) if len(arrays) > 1 else None
+    return EMModel(arrays["text"], gaussians)
+
+
+def model_logits(model: EMModel, features: np.ndarray) -> np.ndarray:
+    """(n, d) features -> (n, C) logits."""
+    batch: Batch = read_batch(features, model.text.shape[1])
+    return np.asarray(model.logits(batch))
