@@ -12,6 +12,7 @@ from soba.adapt._mixture import (
     Mixture,
     Shares,
     class_prior,
+    held_back,
     second_moments,
     share_out,
     share_out_options,
@@ -21,7 +22,7 @@ from soba.adapt.sample import Sampled
 
 CANDIDATES = 4  # classes that a queued item may be shared out among: CLIP's likeliest
 SURE, DOUBT = 0.95, 0.05  # items surer than this stay put; those less sure by DOUBT are free
-EM_WEIGHT = 0.55  # of a nat of the Gaussians against one of CLIP's, when the classes are known
+EM_WEIGHT = 0.45  # of a nat of the Gaussians against one of CLIP's, when the classes are known
 POWER = 0.5  # of the evidence in a weight
 _BLOCK_ROWS = 4096
 
@@ -73,8 +74,7 @@ class Evidence:
             return None
         weight = EM_WEIGHT * self.in_pairs(first.mass) ** POWER
         logits = self.clip + np.float32(weight) * first.score(self.drawn)
-        classes = len(self.text)
-        odds = np.log(class_prior(logits) * classes).astype(np.float32)
+        odds = held_back(class_prior(logits)).astype(np.float32)
         share = softmax(np, logits + odds) * self.drawn_confidence[:, None]
         shares = share_out(self.drawn, share) + self._shared_out(queued, first, weight, odds)
         fresh = np.flatnonzero(self._drawn_only)

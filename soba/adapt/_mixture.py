@@ -18,6 +18,7 @@ from soba.adapt._statistics import inverse
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
 LEAST_SCATTER = 0.25  # of the variance between the classes, for tr(S)
+PRIOR_POWER = 0.25  # of how few classes occur, in what their prior counts
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,18 @@ def class_prior(logits: np.ndarray, rounds: int = 10) -> np.ndarray:
         strength = _dirichlet_strength(counts)
         prior = (counts + strength) / (n + strength * classes)
     return prior
+
+
+def held_back(chances: np.ndarray) -> np.ndarray:
+    """(C,) log(C pi), held back by (1 - perplexity(pi)/C)^(1/4); 0 where all are equal.
+
+    What CLIP prefers is no prior, so it counts in full only where many classes do not occur.
+    """
+    logs, classes = np.log(np.maximum(chances, 1e-300)), len(chances)
+    perplexity = float(np.exp(-(chances @ logs)))
+    strict = max(1.0 - perplexity / classes, 0.0) ** PRIOR_POWER
+    held: np.ndarray = strict * (logs + np.log(classes))
+    return held
 
 
 def _dirichlet_strength(counts: np.ndarray) -> float:

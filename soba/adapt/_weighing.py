@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from soba.adapt._temperature import temperature_for
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
 WEIGHT = 1.0  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
-ENOUGH_DOUBT = 0.35  # mean doubt of CLIP from which on the weight is whole
-SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 10.0, 0.25, 8.0
+ENOUGH_DOUBT, DOUBT_POWER = 0.3, 1.5  # mean doubt of CLIP from which on the weight is whole
+BORNE_OUT = 3.0  # weight for each doubt of CLIP that the Gaussians take away
+SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 12.0, 0.25, 8.0
 KNOWN = 0.35  # of the best evidence of any class, for a class to be known
 CALIBRATED_BY = 256  # samples at most
 LEEWAY = 3.0  # how far above CLIP's confidence, in units of how far its agreement is
@@ -34,18 +36,30 @@ def weighed_by(evidence: Evidence, mass: np.ndarray, scores: np.ndarray) -> dict
 
 def _weighing(evidence: Evidence, scores: np.ndarray, known: np.ndarray) -> np.ndarray:
     """What decides the weight of an answer: [weight, spread, and quantiles of max G]."""
-    doubt = 1.0 - float(evidence.drawn_confidence.mean())
     unknown = np.where(known, np.float32(0.0), _NEVER)
     scores = scores + unknown
-    answered, by_clip = scores.argmax(axis=1), (evidence.clip + unknown).argmax(axis=1)
-    spread = (_perplexity(answered) / _perplexity(by_clip)) ** SPREAD_POWER
+    answers, by_clip = scores.argmax(axis=1), (evidence.clip + unknown).argmax(axis=1)
+    spread = (_perplexity(answers) / _perplexity(by_clip)) ** SPREAD_POWER
+    agree = float((answers == evidence.clip.argmax(axis=1)).mean())
     return np.array(
         [
-            WEIGHT * min(1.0, doubt / ENOUGH_DOUBT),
+            _weight(evidence.drawn_confidence, agree),
             np.clip(spread, LEAST_SPREAD, MOST_SPREAD),
             *np.quantile(scores.max(axis=1), (0.1, 0.25, 0.5)),
         ]
     )
+
+
+def _weight(confidence: np.ndarray, agree: float) -> float:
+    """What the Gaussians count, from CLIP's confidence in a uniform sample, for a usual image.
+
+    They count by CLIP's doubt; and where CLIP agrees with them more often than it is sure, by more
+    than chance, by how much of its doubt that takes away: such Gaussians know what CLIP knows.
+    """
+    sure = float(confidence.mean())
+    doubt, chance = 1.0 - sure, 0.5 * math.sqrt(sure * (1.0 - sure) / len(confidence))
+    borne_out = max(agree - sure - chance, 0.0) / max(doubt, 1e-6)
+    return WEIGHT * min(1.0, (doubt / ENOUGH_DOUBT) ** DOUBT_POWER + BORNE_OUT * borne_out)
 
 
 def _calibration(

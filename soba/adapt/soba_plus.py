@@ -13,7 +13,7 @@ class prior of its own (`_evidence.py`). With G_k(f) its score:
   nor pushed aside. Known are the classes with a fair share of the best evidence.
 - s(f) = weight * familiar(f) * spread^typical(f)
 - weight goes with CLIP's doubt on the uniform sample: where CLIP is nearly sure there is little to
-  gain and much to lose.
+  gain and much to lose, unless CLIP and the Gaussians agree more often than CLIP is sure.
 - spread compares whom the Gaussians and CLIP answer with on the uniform sample: a shifted CLIP
   sends images to a few hub classes, and where the Gaussians spread them again they are usually
   right. It is the ratio of the two perplexities, among known classes, to a power.
@@ -43,6 +43,7 @@ from soba.adapt.stream import TWIN_TOLERANCE
 from soba.adapt.transduction import transduce
 
 GAPS = 24  # refreshes within a horizon, at least
+FEW_CLASSES = 256  # up to so many, statistics refresh more often
 
 
 class SOBAPlus(PrototypeAdapter):
@@ -234,7 +235,8 @@ class SOBAPlus(PrototypeAdapter):
     def _growth(self) -> dict[str, int | None]:
         # Early, since a wrong weight does little harm while the queue is empty; often, since in a
         # stream sorted by class the statistics know nothing of the class that comes.
-        growth: dict[str, int | None] = {"first": max(16, self.n_classes // 2), "percent": 40}
+        percent = 25 if self.n_classes <= FEW_CLASSES else 40  # where a refresh takes longer
+        growth: dict[str, int | None] = {"first": max(16, self.n_classes // 2), "percent": percent}
         if self.horizon is not None:  # forgetting shows at a refresh
             gap = max(1, self.horizon // GAPS)
             growth["max_gap"] = gap if self.max_gap is None else min(gap, self.max_gap)

@@ -33,6 +33,7 @@ import array_api_compat
 import numpy as np
 
 from soba.adapt._arrays import Array, Batch, like, read_batch, score_with_clip, to_host
+from soba.adapt._mixture import held_back
 from soba.adapt._statistics import inverse
 from soba.adapt._values import whole
 from soba.adapt.transductive import check_out
@@ -40,7 +41,6 @@ from soba.adapt.transductive import check_out
 WEIGHT = 4.0  # nats of CLIP that one of the Gaussians is worth, at full evidence and doubt
 DOUBT = 0.25  # of CLIP, from which on the Gaussians have their full weight
 KNOWN = 0.25  # of the largest evidence, for a class to be known
-PRIOR_POWER = 0.25
 LEAST_MASS = 0.05  # of images, for a class to have a mean
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of means around their text
 LEAST_SCATTER = 1e-5  # of tr(S): below are copies that rounded
@@ -204,11 +204,7 @@ def log_prior(mass: np.ndarray) -> np.ndarray:
         return np.zeros(classes)
     strength = max(count - ratio, 0.0) / (ratio - 1.0)  # of the Dirichlet, in images
     chances = (mass + strength / classes) / (count + strength)
-    logs = np.log(np.maximum(chances, 1e-300))
-    perplexity = float(np.exp(-(chances @ logs)))
-    strict = max(1.0 - perplexity / classes, 0.0) ** PRIOR_POWER
-    held: np.ndarray = strict * (logs + np.log(classes))
-    return held
+    return held_back(chances)
 
 
 def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None) -> Array:

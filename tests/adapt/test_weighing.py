@@ -62,11 +62,17 @@ def slow(clip, scores, fill):
         shares = [answers.count(k) / len(answers) for k in set(answers)]
         return 2.0 ** -sum(p * np.log2(p) for p in shares)
 
-    spread = (perplexity(scores) / perplexity(clip)) ** 10
+    spread = (perplexity(scores) / perplexity(clip)) ** 12
     best = sorted(row[known].max() for row in scores.astype(float))
     places = [q * (len(best) - 1) for q in (0.1, 0.25, 0.5)]
     quantiles = [np.interp(place, range(len(best)), best) for place in places]
-    return known, [min(1.0, doubt / 0.35), min(max(spread, 0.25), 8.0), *quantiles]
+    agree = [
+        known[int(np.argmax(g[known]))] == z.argmax() for g, z in zip(scores, clip, strict=True)
+    ]
+    error = np.sqrt(doubt * (1.0 - doubt) / len(clip))  # of a share, by chance
+    borne_out = max(np.mean(agree) - (1.0 - doubt) - 0.5 * error, 0.0) / doubt
+    weight = min(1.0, (doubt / 0.3) ** 1.5 + 3.0 * borne_out)
+    return known, [weight, min(max(spread, 0.25), 8.0), *quantiles]
 
 
 @pytest.mark.parametrize("fill", [FULL, UNEVEN, 0.1 * UNEVEN], ids=["full", "uneven", "early"])
@@ -80,8 +86,10 @@ def slow(clip, scores, fill):
         drawn()[::-1],
         drawn(hub=3.0)[::-1],  # the Gaussians do
         drawn(spread=9.0),
+        drawn(height=4.0, spread=0.5),  # CLIP is right more often than it is sure
+        drawn(height=6.0, spread=1.0),
     ],
-    ids=["doubt", "sure", "leaning", "hub", "swapped", "Gaussian hub", "wide"],
+    ids=["doubt", "sure", "leaning", "hub", "swapped", "Gaussian hub", "wide", "borne out", "both"],
 )
 def test_the_weighing_equals_the_formulas(sample, fill):
     clip, scores = sample

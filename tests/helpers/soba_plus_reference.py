@@ -76,8 +76,11 @@ class Reference:
         z, scores = scale * drawn @ text.T, G(drawn)[:, self.known]
         self.low, self.quarter, self.middle = np.quantile(scores.max(1), [0.1, 0.25, 0.5])
         ratio = perplexity(scores.argmax(1)) / perplexity(z[:, self.known].argmax(1))
-        self.spread = np.clip(ratio**10, 0.25, 8)
-        self.weight = min(1, (1 - softmax(z).max(1)).mean() / 0.35)
+        self.spread = np.clip(ratio**12, 0.25, 8)
+        sure = softmax(z).max(1).mean()
+        agree = (z.argmax(1) == self.known[self.G(drawn)[:, self.known].argmax(1)]).mean()
+        above = max(agree - sure - 0.5 * np.sqrt(sure * (1 - sure) / len(z)), 0)
+        self.weight = min(1, ((1 - sure) / 0.3) ** 1.5 + 3 * above / (1 - sure))
         self.calibrate(z[:256], drawn[:256])
 
     def em(self, rows, queued, labels, capacity):
@@ -90,8 +93,10 @@ class Reference:
         in_queue = R.sum(1) > 0
         n, G = fit(rows[in_queue], R[in_queue], self.text)
         fill = np.minimum(n / capacity, 1)
-        L = clip + 0.55 * np.sqrt(np.outer(fill, fill)).mean() ** 0.5 * G(rows)
+        L = clip + 0.45 * np.sqrt(np.outer(fill, fill)).mean() ** 0.5 * G(rows)
         prior = class_prior(L[in_sample])
+        perplexity = np.prod(prior**-prior)
+        prior = prior ** (1 - perplexity / classes) ** 0.25  # 1, or no odds, where all are equal
         for i in range(len(rows)):
             odds, label, p = L[i] + np.log(prior), clip[i].argmax(), softmax(clip[i]).max()
             if in_sample[i]:
