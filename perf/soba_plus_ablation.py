@@ -123,12 +123,18 @@ def uniform(logits: np.ndarray) -> np.ndarray:
     return np.full(logits.shape[1], 1.0 / logits.shape[1])
 
 
+def in_full(chances: np.ndarray) -> np.ndarray:
+    return np.log(chances * len(chances))
+
+
 VARIANTS = {
     "soba+": variant(),
     "no EM: the queue only": evidence(QueueOnly),
     "no class prior in EM": variant(mock.patch.object(_evidence, "class_prior", uniform)),
+    "class prior in full in EM": variant(mock.patch.object(_evidence, "held_back", in_full)),
     "samples count as 1": evidence(CountsAsOne),
     "weight not by CLIP's doubt": weighing(ENOUGH_DOUBT=1e-9),
+    "not by what bears CLIP out": weighing(BORNE_OUT=0.0),
     "no spread": weighing(SPREAD_POWER=0.0),
     "not by how familiar an image is": weighing(strength=no_gates),
     "no evidence by class": evidence(OneForAll),
@@ -141,6 +147,7 @@ VARIANTS = {
     "never surer than CLIP": weighing(LEEWAY=0.0),
     "128 drawn": variant(sample_size=128),
     "1,024 drawn": variant(sample_size=1024),
+    "refresh at 40% growth": variant(mock.patch.object(soba_plus, "FEW_CLASSES", 0)),
 }
 
 

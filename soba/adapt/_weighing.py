@@ -59,7 +59,8 @@ def _weight(confidence: np.ndarray, agree: float) -> float:
     sure = float(confidence.mean())
     doubt, chance = 1.0 - sure, 0.5 * math.sqrt(sure * (1.0 - sure) / len(confidence))
     borne_out = max(agree - sure - chance, 0.0) / max(doubt, 1e-6)
-    return WEIGHT * min(1.0, (doubt / ENOUGH_DOUBT) ** DOUBT_POWER + BORNE_OUT * borne_out)
+    by_doubt = math.pow(doubt / ENOUGH_DOUBT, DOUBT_POWER)
+    return WEIGHT * min(1.0, by_doubt + BORNE_OUT * borne_out)
 
 
 def _calibration(
