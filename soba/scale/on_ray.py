@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 LOCAL = "local"  # in place of an address: a cluster of this machine's own, for this run
-RETRIES = 3  # of a task, or of an item with an actor, whose process or node died
+RETRIES = 3  # of a task whose process or node died, and restarts of an actor
 
 
 @contextmanager
@@ -95,9 +95,10 @@ class OnRay:
     ) -> Iterator[Any]:
         """A pool of actors, as many as there is room for, each with one item at a time."""
         ray, rest = self._ray, iter(items)
-        # An actor comes back as often as it takes; an item that kills it again and again does not.
+        # What is counted are an actor's restarts, not the tries of an item: while nobody knows yet
+        # that a node is gone, an item is tried many times within a second.
         actor_class = ray.remote(_Actor).options(
-            **self._needs, max_restarts=-1, max_task_retries=RETRIES
+            **self._needs, max_restarts=RETRIES, max_task_retries=-1
         )
         busy = {}
         for item in islice(rest, self.slots):
