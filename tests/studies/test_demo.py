@@ -55,7 +55,7 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(tmp_path):
 def test_soba_plus_gains_most_on_the_shifted_domains_and_does_no_harm():
     domains = run_demo(OnnxEncoder.tiny())
     mean = averages(domains)
-    assert mean["soba+"] - mean["zero-shot"] >= 3.0
+    assert mean["soba+"] - mean["zero-shot"] >= 3.5
     assert mean["soba+"] == max(mean.values())
     assert {domain.name for domain in domains} == {"source", *SHIFTED}
     for domain in domains:
