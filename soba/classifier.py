@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from soba._answering import answered, first_of_each
 from soba._files import load_checked
-from soba.adapt._arrays import Batch, softmax
+from soba.adapt._arrays import Batch
 from soba.adapt.base import Adapter
 from soba.adapt.soba_plus import SOBAPlus
 from soba.adapt.stream import StreamAdapter
@@ -222,31 +223,16 @@ class Classifier:
 
     def _answered(self, part: Encoded, logits: np.ndarray, top: int) -> list[Answer]:
         """The answers to one batch, in its order."""
-        answers = {
-            index: Answer(part.images[index - part.start].name, error=why)
-            for index, why in part.broken.items()
-        }
-        text = self.adapter.text_features.T * np.float32(self.adapter.logit_scale)
-        scored = zip(part.read, softmax(np, logits), softmax(np, part.features @ text), strict=True)
-        for index, (picture, shares, plain) in zip(part.indices, scored, strict=True):
-            answers[int(index)] = self._answer(picture.name, shares, plain, top)
-        return [answers[index] for index in sorted(answers)]
+        scaled_text = self.adapter.text_features * np.float32(self.adapter.logit_scale)
+        return answered(part, logits, scaled_text, self.names, top)
 
     def _logits(self, part: Encoded, learn: bool) -> np.ndarray:
         if not learn or not len(part.features):
             return np.asarray(self.adapter.logits(part.features))
         ids = np.array([picture.content_id for picture in part.read], np.int64)
         # The same picture may come twice in one batch, under two names.
-        _, first, again = np.unique(ids, return_index=True, return_inverse=True)
-        order = np.sort(first)
-        position = np.searchsorted(order, first)[again]
-        return np.asarray(self.adapter.adapt(part.features[order], ids=ids[order]))[position]
-
-    def _answer(self, image: str, shares: np.ndarray, plain: np.ndarray, top: int) -> Answer:
-        best = np.argsort(-shares, kind="stable")[:top]
-        candidates = tuple((self.names[k], float(shares[k])) for k in best)
-        guess = int(plain.argmax())
-        return Answer(image, *candidates[0], candidates, self.names[guess], float(plain[guess]))
+        rows, place = first_of_each(ids)
+        return np.asarray(self.adapter.adapt(part.features[rows], ids=ids[rows]))[place]
 
     def _prompts(self, templates: Templates | None) -> tuple[str, ...]:
         if templates is None:
