@@ -203,9 +203,7 @@ class SOBAPlus(PrototypeAdapter):
     def _learn_some(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         super()._learn(clip, ids, rows)
         if len(rows):
-            self._samples["sample"].offer(
-                ids[rows], lambda some: to_host(clip.features[rows[some]])
-            )
+            self._draw("sample", clip, ids, rows)
 
     def _take_over(self, other: Self) -> None:
         super()._take_over(other)
