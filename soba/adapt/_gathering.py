@@ -12,7 +12,7 @@ from soba.adapt.queue import EntropyQueue, Fetch, Members
 from soba.adapt.sample import Sampled, UniformSample
 
 Stores = Iterable[tuple[np.ndarray, Fetch]]  # the ids in each, and how to get at their features
-_OTHER_SAMPLE = 1e-3  # in any coordinate: encoders round by batch and machine, but by less
+OTHER_SAMPLE = 1e-3  # in any coordinate: encoders round by batch and machine, but by less
 _BLOCK_ROWS = 4096  # of features that are compared at a time
 
 
@@ -57,8 +57,21 @@ def refuse_conflicts(
     for start in range(0, len(common), _BLOCK_ROWS):
         some = slice(start, start + _BLOCK_ROWS)
         gap = np.abs(features(left[some]) - other_features(right[some])).max(axis=1)
-        if (gap > _OTHER_SAMPLE).any():
+        if (gap > OTHER_SAMPLE).any():
             raise ValueError(
                 f"id {common[some][np.argmax(gap)]} names different samples in two adapters: "
                 "give each shard ids of its own"
             )
+
+
+def other_samples(stores: Stores, ids: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """(n,) bool: which samples have the id of another one that is kept; ids may repeat."""
+    others = np.zeros(len(ids), bool)
+    for kept_ids, kept_features in stores:
+        order = np.argsort(kept_ids)
+        places = np.searchsorted(kept_ids, ids, sorter=order)
+        rows = np.flatnonzero(places < len(kept_ids))
+        rows = rows[kept_ids[order[places[rows]]] == ids[rows]]
+        gap = np.abs(features[rows] - kept_features(order[places[rows]])).max(axis=1)
+        others[rows] |= gap > OTHER_SAMPLE
+    return others

@@ -140,9 +140,7 @@ class DurableStream:
         known one is scored and not learned from again. An id that comes with another sample than
         the one that is kept under it is refused. A frozen stream scores only.
         """
-        learning = self._learned(features, ids, required=False)
-        assert learning.logits is not None
-        return learning.logits
+        return self._learned(features, ids, required=False).logits
 
     def learn(self, features: Any, *, ids: Iterable[str | int] | None = None) -> int:
         """Learn from features (n, d); how many samples were new. A frozen stream refuses."""
@@ -239,7 +237,7 @@ class DurableStream:
         return self.view().frozen
 
     def history(self, limit: int = 100) -> list[Change]:
-        """The last changes, newest first; entries of samples are dropped when the log is trimmed."""
+        """The last changes, newest first; those that are of samples go when the log is trimmed."""
         return [Change(*row) for row in self._store.history(self.name, limit)]
 
     def snapshots(self) -> list[int]:

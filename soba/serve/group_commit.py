@@ -49,12 +49,7 @@ class GroupCommit(Generic[R]):
         waiting = _Waiting(request)
         with self._turn:
             self._waiting.append(waiting)
-        while not waiting.done:
-            with self._turn:
-                self._turn.wait_for(lambda: waiting.done or not self._led)
-                if waiting.done:
-                    break
-                group = self._lead()
+        while group := self._group_to_lead(waiting):
             self._write(group)
         if waiting.error is not None:
             raise waiting.error
@@ -69,8 +64,16 @@ class GroupCommit(Generic[R]):
         finally:
             self._release()
 
+    def _group_to_lead(self, waiting: _Waiting[R]) -> list[_Waiting[R]]:
+        """The next group, for who waits and finds nobody leading; none once its request is done.
+
+        The leader's own request comes in a later group, if this one is full.
+        """
+        with self._turn:
+            self._turn.wait_for(lambda: waiting.done or not self._led)
+            return [] if waiting.done else self._lead()
+
     def _lead(self) -> list[_Waiting[R]]:
-        """The next group. The leader's own request comes in a later one, if this one is full."""
         self._led = True
         group = [self._waiting.popleft()]
         size = group[0].request.size

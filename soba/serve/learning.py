@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from soba._answering import first_of_each
 from soba.adapt._arrays import read_batch, to_host
+from soba.adapt._gathering import OTHER_SAMPLE, other_samples, stores_of
 from soba.adapt.delta import Delta
+from soba.adapt.stream import StreamAdapter
 from soba.serve.names import ids_of_features, ids_of_names
 from soba.serve.stream_state import StreamState
 
 if TYPE_CHECKING:
     from soba.encode.features import Encoded
     from soba.serve.replica import View
-
-# In any coordinate: encoders round by batch and machine, but by less.
-_OTHER_SAMPLE = 1e-3
 
 
 @dataclass
@@ -27,11 +26,11 @@ class Learning:
 
     rows: np.ndarray  # (n, d) float32 unit rows
     ids: np.ndarray  # (n,)
-    required: bool = False  # to be learned, or refused; else a frozen stream scores them all the same
-    logits: np.ndarray | None = None
+    required: bool = False  # learned or refused; others are scored if the stream is frozen
+    logits: np.ndarray = field(init=False)
     learned: int = 0  # samples that were new
     problem: ValueError | None = None
-    view: View | None = None  # the stream when they were learned
+    view: View = field(init=False)  # the stream when they were learned
 
     @property
     def size(self) -> int:
@@ -66,51 +65,61 @@ def learn_together(state: StreamState, group: list[Learning]) -> Delta | None:
     """
     if state.frozen:
         for learning in group:
+            learning.logits = np.asarray(state.adapter.logits(learning.rows))
             if learning.required:
                 learning.problem = ValueError("the stream is frozen: it learns nothing")
-            else:
-                learning.logits = np.asarray(state.adapter.logits(learning.rows))
         return None
-    group = _consistent(state, group)
-    rows = np.concatenate([np.empty((0, state.adapter.dim), np.float32), *(g.rows for g in group)])
-    ids = np.concatenate([np.empty(0, np.int64), *(g.ids for g in group)])
-    if not len(ids):
-        for learning in group:
-            learning.logits = np.empty((0, state.adapter.n_classes), np.float32)
-        return None
-    first, place = first_of_each(ids)
-    logits, delta = state.adapter.adapt_changes(rows[first], ids=ids[first])
+    joined = _Joined.of(group, state.adapter.dim)
+    while (row := joined.first_conflict(state.adapter)) is not None:
+        joined = joined.without(row)
+    first, place = first_of_each(joined.ids)
+    logits, delta = state.adapter.adapt_changes(joined.rows[first], ids=joined.ids[first])
     state.learned(delta.ids)
-    new = np.zeros(len(ids), bool)
-    new[first] = np.isin(ids[first], delta.ids)
+    new = np.zeros(len(joined.ids), bool)
+    new[first] = np.isin(joined.ids[first], delta.ids)
     start = 0
-    for learning in group:
+    for learning in joined.group:
         mine = slice(start, start + learning.size)
-        learning.logits, learning.learned = np.asarray(logits)[place[mine]], int(new[mine].sum())
+        learning.logits, learning.learned = logits[place[mine]], int(new[mine].sum())
         start = mine.stop
     return delta if len(delta) else None
 
 
-def _consistent(state: StreamState, group: list[Learning]) -> list[Learning]:
-    """Those of a group whose ids name one sample each; the others are told that theirs do not."""
-    consistent: list[Learning] = []
-    met: dict[int, np.ndarray] = {}
-    for learning in group:
-        wrong = state.adapter.conflicts(learning.rows, learning.ids)
-        seen = dict(met) if len(group) > 1 else met
-        for row, (id_, features) in enumerate(zip(learning.ids.tolist(), learning.rows, strict=True)):
-            before = seen.setdefault(id_, features)
-            wrong[row] |= before is not features and _apart(before, features)
-        if wrong.any():
-            learning.problem = ValueError(
-                f"sample {int(wrong.argmax())} has the id of another sample, which was learned "
-                "before: ids name one sample each"
-            )
-        else:
-            consistent.append(learning)
-            met = seen
-    return consistent
+@dataclass
+class _Joined:
+    """The samples of several callers, one after the other."""
 
+    group: list[Learning]
+    rows: np.ndarray
+    ids: np.ndarray
 
-def _apart(one: np.ndarray, other: np.ndarray) -> bool:
-    return bool(np.abs(one - other).max() > _OTHER_SAMPLE)
+    @classmethod
+    def of(cls, group: list[Learning], dim: int) -> _Joined:
+        rows = [np.empty((0, dim), np.float32), *(learning.rows for learning in group)]
+        ids = [np.empty(0, np.int64), *(learning.ids for learning in group)]
+        return cls(group, np.concatenate(rows), np.concatenate(ids))
+
+    def first_conflict(self, adapter: StreamAdapter) -> int | None:
+        """The first row that has the id of another sample: one before it, or one that is kept."""
+        first, place = first_of_each(self.ids)
+        wrong = np.zeros(len(self.ids), bool)
+        if len(first) < len(self.ids):
+            gap = np.abs(self.rows - self.rows[first][place]).max(axis=1)
+            wrong = gap > OTHER_SAMPLE
+        known = np.flatnonzero(~adapter._seen.unknown(self.ids))
+        if len(known):
+            kept = stores_of(*adapter._kept()[:2])
+            wrong[known] |= other_samples(kept, self.ids[known], self.rows[known])
+        return int(wrong.argmax()) if wrong.any() else None
+
+    def without(self, row: int) -> _Joined:
+        """Without the caller whose row this is, who is told why."""
+        ends = np.cumsum([learning.size for learning in self.group])
+        caller = int(np.searchsorted(ends, row, side="right"))
+        refused = self.group[caller]
+        place = row - int(ends[caller]) + refused.size
+        refused.problem = ValueError(
+            f"sample {place} comes under the id of another sample: an id names one sample"
+        )
+        others = [learning for learning in self.group if learning is not refused]
+        return _Joined.of(others, self.rows.shape[1])

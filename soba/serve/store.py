@@ -209,9 +209,7 @@ class Store:
 
     def _whole(self, stream: str, kind: str, version: int, digest: bytes, blob: bytes) -> bytes:
         if bytes(digest) != _digest(stream, kind, version, blob):
-            raise Damaged(
-                f"{self.database.name}: {kind} {version} of stream {stream!r} is damaged"
-            )
+            raise Damaged(f"{self.database.name}: {kind} {version} of stream {stream!r} is damaged")
         return blob
 
 

@@ -28,7 +28,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass
 class StreamState:
-    """A stream at a version. Learning changes it; until that is committed it is ahead of the log."""
+    """A stream at a version. While it learns, until that is committed, it is ahead of the log."""
 
     adapter: StreamAdapter
     names: tuple[str, ...]
@@ -88,10 +88,9 @@ class StreamState:
     def knowing(self, later: StreamState) -> StreamState:
         """This state of the past, to which all that a later one learned is known by its id."""
         ids, nothing = later.recent.ids(), np.empty((0, self.adapter.dim), np.float32)
-        known = replace(
-            self.adapter.learn_changes(nothing, ids=_NONE), ids=ids, ends=np.array([len(ids)][: len(ids)])
-        )
-        self.adapter.absorb(known)
+        empty = self.adapter.learn_changes(nothing, ids=_NONE)
+        if len(ids):
+            self.adapter.absorb(replace(empty, ids=ids, ends=np.array([len(ids)])))
         held = np.setdiff1d(np.union1d(self.held, later.held), ids)
         return self.replaced(recent=later.recent, held=held, settings=later.settings)
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, on a socket in a folder of its own; root runs it as `postgres`."""
+"""A PostgreSQL server for tests, on a socket in a folder; root runs it as user `postgres`."""
 
 import glob
 import os
@@ -34,13 +34,15 @@ class PostgresServer:
 
     def __init__(self):
         self.programs = binaries()
-        self.folder = Path(tempfile.mkdtemp(prefix="soba-pg-", dir="/tmp"))  # sockets' names are short
+        # In /tmp, since the name of a socket must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="soba-pg-", dir="/tmp"))
         self.identity, self.process = {}, None
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             user = pwd.getpwnam("postgres")
             self.identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
             os.chown(self.folder, user.pw_uid, user.pw_gid)
-        self._run("initdb", "-D", "data", "-U", "soba", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        options = "-U soba -A trust -E UTF8 --locale=C --no-sync"
+        self._run("initdb", "-D", "data", *options.split())
 
     def start(self):
         options = {

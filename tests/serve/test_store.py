@@ -1,5 +1,7 @@
 """The log itself: entries in order, whole or not there, on every database."""
 
+import itertools
+import re
 import threading
 
 import pytest
@@ -180,7 +182,7 @@ def test_an_unknown_durability():
 def test_a_database_that_is_not_there(wrong, tmp_path):
     with pytest.raises(StoreError) as caught:
         Store(open_database(wrong.format(tmp_path))).names()
-    assert "cats.db: unable to open" in str(caught.value) or "postgresql://u@/x" in str(caught.value)
+    assert re.search("cats.db: unable to open|postgresql://u@/x: ", str(caught.value))
     assert "secret" not in str(caught.value)
 
 
@@ -220,4 +222,4 @@ def test_snapshots_span_the_whole_stream():
         versions = [version for version in versions if version not in dropped]
     ages = [versions[0] - version for version in versions]
     assert ages[:2] == [0, 1] and ages[-1] == 1999
-    assert all(later >= 1.5 * sooner for sooner, later in zip(ages[1:], ages[2:], strict=False))
+    assert all(later >= 1.5 * sooner for sooner, later in itertools.pairwise(ages))
