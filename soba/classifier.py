@@ -232,8 +232,9 @@ class Classifier:
         ids = np.array([picture.content_id for picture in part.read], np.int64)
         # The same picture may come twice in one batch, under two names.
         rows, place = first_of_each(ids)
-        logits: np.ndarray = np.asarray(self.adapter.adapt(part.features[rows], ids=ids[rows]))
-        return logits[place]
+        logits = np.asarray(self.adapter.adapt(part.features[rows], ids=ids[rows]))
+        placed: np.ndarray = logits[place]
+        return placed
 
     def _prompts(self, templates: Templates | None) -> tuple[str, ...]:
         if templates is None:

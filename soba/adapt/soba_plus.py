@@ -278,7 +278,7 @@ class SOBAPlus(PrototypeAdapter):
                 best = logits.argmax(axis=1)
                 kept["class"][unsure, column] = best
                 kept["log_prob"][unsure, column] = logits[at, best] - total
-        return kept.view(np.uint8).reshape(len(rows), -1)
+        return kept.view(np.uint8).reshape(len(rows), kept.dtype.itemsize)
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
         queue, sample = self.queue, self._samples["sample"]
