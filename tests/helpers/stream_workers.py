@@ -103,14 +103,19 @@ def kill_often(workers, url, rows, kills, rng):
 # In the worker ------------------------------------------------------------------------------------
 
 
-def feed(url, rows, job, threads=2, batch=3):
+def feed(url, rows, job, threads=2, batch=3, die_after=None):
     """Two threads, so that some samples go into one transaction."""
+    from faulty import faulty
     from streams import FEATURES, classifier
 
     from soba.serve import replica
 
+    def fault(statement, before):
+        if die_after and not before and statement.startswith(die_after):
+            os.kill(os.getpid(), signal.SIGKILL)
+
     replica._LEAST_LOG = 1 << 14  # so that the log is compacted now and then
-    stream = soba.DurableStream(url, "cats", classifier())
+    stream = soba.DurableStream(faulty(url, fault), "cats", classifier())
 
     def work(mine):
         for start in range(0, len(mine), batch):

@@ -2,6 +2,7 @@
 
 import postgres_server
 import pytest
+from stream_workers import Workers
 
 from soba.serve.databases import open_database
 
@@ -30,3 +31,11 @@ def url(request, tmp_path):
 @pytest.fixture
 def database(url):
     return open_database(url)
+
+
+@pytest.fixture(scope="session")
+def workers():
+    """Processes that feed streams, and can be killed."""
+    workers = Workers()
+    yield workers
+    workers.close()

@@ -2,17 +2,10 @@
 
 import numpy as np
 import pytest
-from stream_workers import Workers, kill_often
+from stream_workers import kill_often
 from streams import SAMPLES, assert_equal_bits, assert_learned, classifier
 
 import soba
-
-
-@pytest.fixture(scope="module")
-def workers():
-    workers = Workers()
-    yield workers
-    workers.close()
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.long)])
