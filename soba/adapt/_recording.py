@@ -30,7 +30,8 @@ class Recorder:
     an equal queue, in the same pieces, makes an equal queue to the bit: both are offered the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dim: int) -> None:
+        self._dim = dim
         self._pieces: list[np.ndarray] = []
         self._offers: list[_Offer] = []
 
@@ -54,20 +55,21 @@ class Recorder:
         """All of it as one value."""
         ids = np.concatenate([np.empty(0, np.int64), *self._pieces])
         order = np.argsort(ids)
-        at = [order[np.searchsorted(ids, offer.ids, sorter=order)] for offer in self._offers]
-        nowhere = np.empty(0, np.int64)
-        positions, first = np.unique(np.concatenate([nowhere, *at]), return_index=True)
+        offers = [_no_offer(self._dim), *self._offers]
+        at = [order[np.searchsorted(ids, offer.ids, sorter=order)] for offer in offers]
+        positions, first = np.unique(np.concatenate(at), return_index=True)
 
         def carried(name: str) -> np.ndarray:
-            return np.concatenate([getattr(offer, name) for offer in self._offers])[first]
+            joined: np.ndarray = np.concatenate([getattr(offer, name) for offer in offers])
+            return joined[first]
 
         entered, extra = {}, {}
         for store in sorted({offer.store for offer in self._offers}):
-            mine = [i for i, offer in enumerate(self._offers) if offer.store == store]
+            mine = [i for i, offer in enumerate(offers) if offer.store == store]
             rows = np.searchsorted(positions, np.concatenate([at[i] for i in mine]))
             turn = np.argsort(rows)
             entered[store] = rows[turn]
-            extra[store] = np.concatenate([self._offers[i].extra for i in mine])[turn]
+            extra[store] = np.concatenate([offers[i].extra for i in mine])[turn]
         return Delta(
             setup=setup,
             id_space=id_space,
@@ -89,6 +91,12 @@ class Recorder:
         entropies = members.entropies[rows]
         self._offers.append(_Offer(store, ids, labels, entropies, features, extra))
         return Members(labels, entropies, ids, features.__getitem__, extra.__getitem__)
+
+
+def _no_offer(dim: int) -> _Offer:
+    """What gives empty arrays their types where nothing was offered."""
+    no_ids = np.empty(0, np.int64)
+    return _Offer("", no_ids, no_ids, np.empty(0), np.empty((0, dim), np.float32), no_ids)
 
 
 def _contenders(queue: EntropyQueue, labels: np.ndarray, entropies: np.ndarray) -> np.ndarray:

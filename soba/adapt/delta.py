@@ -102,15 +102,10 @@ class Delta:
             raise ValueError(f"{_WHAT}: {error}") from error
 
 
-def fingerprint(name: str, params: Mapping[str, Any], text: str) -> str:
-    """Of a method, its parameters and the digest of its text: deltas of others are refused."""
-    described = json.dumps([name, dict(params), text], sort_keys=True)
-    return hashlib.sha256(described.encode()).hexdigest()
-
-
-def text_digest(text: np.ndarray) -> str:
-    """Of text features, their shape included."""
-    digest = hashlib.sha256(repr(text.shape).encode())
+def fingerprint(name: str, params: Mapping[str, Any], text: np.ndarray) -> str:
+    """Of a method, its parameters and its text: deltas of others are refused."""
+    described = json.dumps([name, dict(params), text.shape], sort_keys=True)
+    digest = hashlib.sha256(described.encode())
     digest.update(np.ascontiguousarray(text, "<f4").data)
     return digest.hexdigest()
 
@@ -139,6 +134,8 @@ def _check(delta: Delta) -> None:
         raise ValueError("the pieces do not end where the samples do")
     if not _ascends(delta.positions, n):
         raise ValueError("the carried samples are not in the order they were learned in")
+    if (delta.labels < 0).any():
+        raise ValueError("a class that does not exist")
     if not (np.isfinite(delta.features).all() and np.isfinite(delta.entropies).all()):
         raise ValueError("features or entropies hold NaN or infinite values")
     if delta.entered.keys() != delta.extra.keys():
