@@ -38,17 +38,29 @@ class _Content:
 
 
 class Disk:
-    """Files that :func:`connect` works on. `cut_after` operations the power goes, if it is set."""
+    """Files that :func:`connect` works on; the power goes `cut_after` writes, if that is set.
+
+    The write at which it goes raises, and nobody can connect from then on. What a connection that
+    is being closed still does to the dead disk comes to nothing.
+    """
 
     def __init__(self, files=None, *, sync_seconds=0.0):
         self.files = {name: _Content(content) for name, content in (files or {}).items()}
         self.sync_seconds, self.cut_after, self.syncs, self.vfs = sync_seconds, None, 0, None
 
-    def step(self):
-        if self.cut_after is not None:
+    @property
+    def dead(self):
+        return self.cut_after is not None and self.cut_after < 0
+
+    def works(self):
+        """Whether the next write is done; raises if the power goes now."""
+        if self.cut_after is None:
+            return True
+        if not self.dead:
             self.cut_after -= 1
-            if self.cut_after < 0:
+            if self.dead:
                 raise PowerCut
+        return not self.dead
 
     def after_power_loss(self, survives=lambda: False):
         """The disk as the next boot finds it; each unsynced write may have survived, or not."""
@@ -63,34 +75,32 @@ class _File:
         self.disk, self.content = disk, content
 
     def xRead(self, amount, offset):
-        self.disk.step()
         return bytes(self.content.current[offset : offset + amount])
 
     def xWrite(self, data, offset):
-        self.disk.step()
         data = bytes(data)
 
         def write(content):
             content.extend(bytes(max(0, offset - len(content))))
             content[offset : offset + len(data)] = data
 
-        self.content.do(write)
+        if self.disk.works():
+            self.content.do(write)
 
     def xTruncate(self, size):
-        self.disk.step()
-
         def truncate(content):
             content.extend(bytes(max(0, size - len(content))))
             del content[size:]
 
-        self.content.do(truncate)
+        if self.disk.works():
+            self.content.do(truncate)
 
     def xSync(self, flags):
-        self.disk.step()
-        self.disk.syncs += 1
-        if self.disk.sync_seconds:
-            time.sleep(self.disk.sync_seconds)
-        self.content.sync()
+        if self.disk.works():
+            self.disk.syncs += 1
+            if self.disk.sync_seconds:
+                time.sleep(self.disk.sync_seconds)
+            self.content.sync()
 
     def xFileSize(self):
         return len(self.content.current)
@@ -123,15 +133,14 @@ class _VFS(apsw.VFS):
         super().__init__(self.name, base="")
 
     def xOpen(self, name, flags):
-        self.disk.step()
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         flags[1] = flags[0]
         content = self.disk.files.setdefault(path, _Content())
         return _File(self.disk, content)
 
     def xDelete(self, name, sync_folder):
-        self.disk.step()
-        self.disk.files.pop(name, None)
+        if self.disk.works():
+            self.disk.files.pop(name, None)
 
     def xAccess(self, name, flags):
         return name in self.disk.files
@@ -142,6 +151,8 @@ class _VFS(apsw.VFS):
 
 def connect(disk):
     """A connection to the one database of a disk. WAL without shared memory: it is alone."""
+    if disk.dead:
+        raise PowerCut
     vfs = disk.vfs = _VFS(disk)  # which goes when nobody refers to it
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection("database", flags=flags, vfs=vfs.name)

@@ -19,11 +19,9 @@ def _compacts_often(monkeypatch):
 
 def opened(disk, durability="full"):
     """The stream on a disk, by the statements that are run through sqlite3 elsewhere."""
+    errors = (apsw.Error, PowerCut)
     database = sqlite(
-        "database",
-        durability=durability,
-        connect=lambda: connect(disk),
-        errors=(apsw.Error, PowerCut),
+        "database", durability=durability, connect=lambda: connect(disk), errors=errors
     )
     return soba.DurableStream(database, "cats", classifier())
 
@@ -52,23 +50,25 @@ def test_the_disk_does_lose_what_is_not_synced():
     assert lost("normal") > 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_power_goes_at_any_write_and_any_of_those_before_may_be_lost(seed):
     rng = np.random.default_rng(seed)
     disk, next_row, cuts = Disk(), 0, 0
     opened(disk).close()
-    while next_row < 300:
-        disk.cut_after = int(rng.integers(5, 60))
+    while next_row < 150:
+        disk.cut_after = int(rng.integers(5, 100))
         try:
             stream = opened(disk)
             assert stream.n_seen >= next_row  # more, if it was written but not acknowledged
-            while next_row < 300:
+            while next_row < 150:
                 rows = range(next_row, next_row + 3)
                 stream.learn(FEATURES[list(rows)], ids=rows)
                 next_row += 3
         except StoreError:
             cuts += 1
+            assert cuts < 500
             disk = disk.after_power_loss(lambda: rng.random() < 0.5)
+    disk.cut_after = None
     disk = disk.after_power_loss()
-    assert cuts > 20
-    assert_learned(opened(disk).to_classifier().adapter, range(300))
+    assert cuts > 5
+    assert_learned(opened(disk).to_classifier().adapter, range(150))
