@@ -48,6 +48,7 @@ from soba.encode.encoder import Encoder
 from soba.encode.image_files import some
 from soba.encode.images import NoPicture, Picture, list_images
 from soba.encode.prompts import read_class_names
+from soba.serve.durable import DurableStream
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state
 
@@ -76,9 +77,19 @@ def classify_(
         Path | None,
         typer.Option(help="Go on from this state if the file exists, and save to it in the end."),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Learn in a database, every batch for good: sqlite:///FILE or postgresql://...",
+        ),
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The stream in --store to go on with.")
+    ] = None,
     change_classes: Annotated[
         bool,
-        typer.Option(help="Take the samples of --state over to another class list or prompts."),
+        typer.Option(help="Take the samples learned so far over to other classes or prompts."),
     ] = False,
     transductive: Annotated[
         bool,
@@ -109,12 +120,17 @@ def classify_(
 
     Every answer comes with its probability and with plain CLIP's answer beside it. An image that
     was learned before, in this run or an earlier one with the same --state, is not learned twice.
+    Any number of runs may share a --stream at the same time, and may be killed.
     Whatever cannot be read, be it an image or a path, is reported, listed in OUT and skipped.
     """
     names = _class_names(classes, classes_file)
     check_method(method, transductive=transductive)
     if transductive and state is not None:
         raise ValueError("--transductive learns nothing, so there is no --state to keep")
+    if (store is None) != (stream is None):
+        raise ValueError("a stream in a database needs both: --store URL --stream NAME")
+    if store is not None and (transductive or state is not None):
+        raise ValueError("--store keeps what is learned: leave --state and --transductive out")
     if text_features is not None and prompt is not None:
         raise ValueError(
             "--templates make text features, and --text-features are some already: say one of them"
@@ -137,8 +153,13 @@ def classify_(
             text = _given_text(text_features, len(names), encoder)
             adapter = soba.create_adapter(method, text, logit_scale=encoder.logit_scale)
             fresh = Classifier(encoder, names, method=adapter, templates=())
+        durable = None
+        if store is not None and stream is not None:
+            durable = DurableStream(store, stream, fresh, change_classes=change_classes)
+            locks.enter_context(durable)
         classifier = _continued(fresh, state, change_classes)
-        run = _Run(classifier, pictures, min(top, len(names)), batch, output, state, transductive)
+        top = min(top, len(names))
+        run = _Run(classifier, pictures, top, batch, output, state, transductive, durable)
         exit_code = run.through()
     if exit_code:
         raise typer.Exit(exit_code)
@@ -155,6 +176,7 @@ class _Run:
     output: Path | None
     state: Path | None
     transductive: bool = False
+    stream: DurableStream | None = None
     done: int = 0
     changed: int = 0
     broken: dict[str, str] = field(default_factory=dict)
@@ -185,10 +207,7 @@ class _Run:
             pictures: Iterable[Picture] = self.pictures
             if self.transductive:  # the answers come at the end, all at once
                 pictures = self._drawn(stop, lambda: progress.advance(task))
-            answers = self.classifier.classify(
-                pictures, batch=self.batch, top=self.top, transductive=self.transductive
-            )
-            for number, answer in enumerate(answers, 1):
+            for number, answer in enumerate(self._answers(pictures), 1):
                 self._count(answer)
                 writer.add(answer)
                 if self.transductive or (number % self.batch and number < len(self.pictures)):
@@ -206,6 +225,13 @@ class _Run:
                     raise typer.Exit(stop.exit_code)
                 self._say_broken()
                 raise ValueError("none of the images could be read")
+
+    def _answers(self, pictures: Iterable[Picture]) -> Iterator[Answer]:
+        if self.stream is not None:
+            return self.stream.classify(pictures, batch=self.batch, top=self.top)
+        return self.classifier.classify(
+            pictures, batch=self.batch, top=self.top, transductive=self.transductive
+        )
 
     def _drawn(self, stop: StopRequest, advance: Callable[[], None]) -> Iterator[Picture]:
         """The pictures, as many as are asked for before a signal."""
@@ -234,12 +260,17 @@ class _Run:
         out.print(
             f"{counted(self.done, 'image')} in {seconds:.1f} s, {speed}{changed}", highlight=False
         )
-        estimate = getattr(self.classifier.adapter, "expected_accuracy", lambda: None)()
+        learned = self.classifier if self.stream is None else self.stream.to_classifier()
+        estimate = getattr(learned.adapter, "expected_accuracy", lambda: None)()
         if estimate is not None:
             out.print(expectation(estimate.zero_shot, estimate.adapted), highlight=False)
         for path, what in ((self.output, "answers"), (self.state, "state")):
             if path is not None:
                 out.print(f"{what} in {shown(path)}", soft_wrap=True)
+        if self.stream is not None:
+            count = counted(self.stream.n_seen, "image")
+            learned_so_far = f"{count} learned, version {self.stream.version}"
+            out.print(f"stream {shown(self.stream.name)}: {learned_so_far}", highlight=False)
 
     def _say_broken(self, listed_in: Path | None = None) -> None:
         if self.broken:

@@ -305,7 +305,8 @@ class DurableStream:
             what = "with other prompts" if names == self.names else f"for {_some(self.names)}"
             raise ValueError(
                 f"{self._where}: learned {what}, where this classifier has {_some(names)}; "
-                "change_classes=True takes the samples over, another name begins anew"
+                "change_classes=True (--change-classes) takes the samples over, another name begins "
+                "anew"
             )
         self._take_classes(names, classifier.templates, theirs._given_text)
 
