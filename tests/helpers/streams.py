@@ -12,14 +12,14 @@ FEATURES, LABELS, TEXT = example_stream(n=SAMPLES, classes=len(NAMES), width=24,
 FEATURES = FEATURES.astype(np.float32)
 
 
-def adapter(method="soba+"):
-    settings = {"capacity": 4, "sample_size": 32} if method == "soba+" else {}
+def adapter(method="soba+", **settings):
+    settings = ({"capacity": 4, "sample_size": 32} if method == "soba+" else {}) | settings
     return soba.create_adapter(method, TEXT, logit_scale=30.0, **settings)
 
 
-def classifier(method="soba+"):
+def classifier(method="soba+", **settings):
     """Of colours, so that it takes pictures as well; its text features are the stream's."""
-    return soba.Classifier(ColourEncoder(), NAMES, method=adapter(method), templates=())
+    return soba.Classifier(ColourEncoder(), NAMES, method=adapter(method, **settings), templates=())
 
 
 def reference(rows):
