@@ -153,8 +153,9 @@ class EntropyQueue:
         if self.capacity is None or len(rows) == 0:
             return rows
         block = labels[rows], entropies[rows], ids[rows]
-        staying: np.ndarray = ranked(self, *block, lambda some: features(rows[some])).entering
-        return rows[staying]
+        ranking = ranked(self, *block, lambda some: features(rows[some]))
+        entering: np.ndarray = rows[ranking.entering]
+        return entering
 
     def update(
         self,

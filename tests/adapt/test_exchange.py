@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +140,6 @@ def test_settings_of_soba_plus_keep_the_contract(options):
 
 @pytest.mark.parametrize("name", ["soba+", "tda"])
 def test_the_contract_on_torch(name):
-    torch = pytest.importorskip("torch")
     check_stream_adapter(adapter_class(name), convert=torch.asarray)
 
 
