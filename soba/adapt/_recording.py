@@ -26,7 +26,7 @@ class _Offer:
 class Recorder:
     """Gathers what one call puts into queues and samples, and the ids of all it learns.
 
-    What cannot enter is left out before it is offered. So whoever offers what was written down to
+    What does not enter is left out before it is offered. So whoever offers what was written down to
     an equal queue, in the same pieces, makes an equal queue to the bit: both are offered the same.
     """
 
@@ -35,6 +35,10 @@ class Recorder:
         self._pieces: list[np.ndarray] = []
         self._offers: list[_Offer] = []
 
+    def __len__(self) -> int:
+        """How many samples were learned."""
+        return sum(len(piece) for piece in self._pieces)
+
     def count(self, ids: np.ndarray) -> None:
         """A piece of the samples is learned, all at a time."""
         if len(ids):
@@ -42,7 +46,7 @@ class Recorder:
 
     def to_queue(self, name: str, queue: EntropyQueue, members: Members) -> Members:
         """What of these is offered to a queue."""
-        rows = _contenders(queue, members.labels, members.entropies)
+        rows = queue.entering(members.labels, members.entropies, members.ids, members.features)
         return self._note(name, members, rows, queue.extra_width)
 
     def to_sample(self, name: str, sample: UniformSample, members: Members) -> Members:
@@ -85,11 +89,12 @@ class Recorder:
         )
 
     def _note(self, store: str, members: Members, rows: np.ndarray, extra_width: int) -> Members:
-        features = members.features(rows).astype(np.float32, copy=False)
-        extra = members.extra(rows) if extra_width else np.empty((len(rows), 0), np.uint8)
-        ids, labels = members.ids[rows], members.labels[rows]
-        entropies = members.entropies[rows]
-        self._offers.append(_Offer(store, ids, labels, entropies, features, extra))
+        features, extra = np.empty((0, self._dim), np.float32), np.empty((len(rows), 0), np.uint8)
+        ids, labels, entropies = members.ids[rows], members.labels[rows], members.entropies[rows]
+        if len(rows):
+            features = members.features(rows).astype(np.float32, copy=False)
+            extra = members.extra(rows) if extra_width else extra
+            self._offers.append(_Offer(store, ids, labels, entropies, features, extra))
         return Members(labels, entropies, ids, features.__getitem__, extra.__getitem__)
 
 
@@ -97,17 +102,3 @@ def _no_offer(dim: int) -> _Offer:
     """What gives empty arrays their types where nothing was offered."""
     no_ids = np.empty(0, np.int64)
     return _Offer("", no_ids, no_ids, np.empty(0), np.empty((0, dim), np.float32), no_ids)
-
-
-def _contenders(queue: EntropyQueue, labels: np.ndarray, entropies: np.ndarray) -> np.ndarray:
-    """The rows of a block that may enter a queue, or tie with one that does."""
-    rows = np.flatnonzero(queue.admits(labels, entropies))
-    if queue.capacity is None or len(rows) <= queue.capacity:
-        return rows
-    # Of each class no more enter than it has room for, whatever is in it.
-    order = rows[np.lexsort((entropies[rows], labels[rows]))]
-    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
-    sizes = np.diff(np.append(starts, len(order)))
-    last = entropies[order[starts + np.minimum(sizes, queue.capacity) - 1]]
-    worst = np.repeat(last, sizes)
-    return np.sort(order[entropies[order] <= worst * (1.0 + queue.twin_tolerance)])

@@ -123,15 +123,15 @@ class ExchangesDeltas(Adapter):
         self._check_keeps()
         space = "count" if ids is None else self._seen.given_space or "given"
         self._seen.check_space(space)  # or nobody could absorb it
-        self._recorder, known = Recorder(self.dim), self.n_seen
+        recorder, known = Recorder(self.dim), self.n_seen
+        self._recorder = recorder
         try:
             given = learn(batch, ids)
-            delta = self._recorder.delta(self._setup(), space, refreshes=refreshes)
         finally:
             self._recorder = None
-        if len(delta) != self.n_seen - known:
+        if len(recorder) != self.n_seen - known:
             raise TypeError(f"{self.name} learns samples without _count, so there is no delta")
-        return given, delta
+        return given, recorder.delta(self._setup(), space, refreshes=refreshes)
 
     def _setup(self) -> str:
         """The fingerprint of all that decides what is kept, and how it is scored."""
