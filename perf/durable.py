@@ -64,7 +64,7 @@ def batches(stop: int, rows: np.ndarray) -> Iterator[tuple[range, np.ndarray]]:
 
 def long(small: bool) -> list[Row]:
     """Memory and disk after many samples, where a tenth of the ids are remembered."""
-    early, late = (5_000, 50_000) if small else (100_000, 1_000_000)
+    early, late = (1_000, 5_000) if small else (100_000, 1_000_000)
     rows, text = features(STEP, CLASSES, WIDTH)
     with tempfile.TemporaryDirectory() as folder:
         stream = opened(f"sqlite:///{folder}/db", text, remember=early)
