@@ -138,9 +138,12 @@ class DurableStream:
 
         A sample is known by what `ids` call it, a string or a number, or else by its values: a
         known one is scored and not learned from again. An id that comes with another sample than
-        the one that is kept under it is refused. A frozen stream scores only.
+        the one that is kept under it is refused. A frozen stream scores only. A call is one
+        transaction, and others wait for it: bring thousands of samples at a time, not millions.
         """
-        return self._learned(features, ids, required=False).logits
+        learning = self._learned(features, ids, required=False)
+        logits: np.ndarray = learning.logits[0] if learning.single else learning.logits
+        return logits
 
     def learn(self, features: Any, *, ids: Iterable[str | int] | None = None) -> int:
         """Learn from features (n, d); how many samples were new. A frozen stream refuses."""
@@ -293,7 +296,7 @@ class DurableStream:
     def _agree(self, classifier: Classifier, change_classes: bool) -> None:
         """Raise if a classifier is not of this stream; or give the stream its classes."""
         theirs, names = classifier.adapter, classifier.names
-        ours = self._replica.read(lambda state: state.adapter.view()._adapter)
+        ours = self._replica.read(lambda state: state.adapter)
         if (theirs.name, theirs.params) != (ours.name, ours.params):
             raise ValueError(f"{self._where}: learned by {ours!r}, not by {theirs!r}")
         same_text = theirs.text_features.shape == ours.text_features.shape and np.allclose(
@@ -305,8 +308,8 @@ class DurableStream:
             what = "with other prompts" if names == self.names else f"for {_some(self.names)}"
             raise ValueError(
                 f"{self._where}: learned {what}, where this classifier has {_some(names)}; "
-                "change_classes=True (--change-classes) takes the samples over, another name begins "
-                "anew"
+                "change_classes=True (--change-classes) takes the samples over, another name "
+                "begins anew"
             )
         self._take_classes(names, classifier.templates, theirs._given_text)
 

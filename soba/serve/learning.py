@@ -28,6 +28,7 @@ class Learning:
     ids: np.ndarray  # (n,)
     required: bool = False  # learned or refused; others are scored if the stream is frozen
     logits: np.ndarray = field(init=False)
+    single: bool = False  # a row (d,) was given
     learned: int = 0  # samples that were new
     problem: ValueError | None = None
     view: View = field(init=False)  # the stream when they were learned
@@ -46,7 +47,7 @@ class Learning:
         numbers = ids_of_features(rows) if ids is None else ids_of_names(ids)
         if len(numbers) != len(rows):
             raise ValueError(f"{len(numbers)} ids for {len(rows)} samples")
-        return cls(rows, numbers, required)
+        return cls(rows, numbers, required, batch.single)
 
     @classmethod
     def of_images(cls, part: Encoded, called: list[str | int] | None) -> Learning:

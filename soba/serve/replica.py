@@ -43,6 +43,7 @@ class Replica:
     def __init__(self, store: Store, stream: str) -> None:
         self.store, self.stream = store, stream
         self._state: StreamState | None = None
+        self._connections = 0  # of the store, when the state was known to be the database's
         self._header: Header | None = None
         self._group = GroupCommit(self._learn, self._compact_if_due, _GROUP)
         self._group.alone(lambda: self._change(_unchanged))
@@ -121,11 +122,13 @@ class Replica:
         except BaseException:
             self._state = None
             raise
-        self._state, self._header = state, transaction.header
-        self._show(state)
+        self._header = transaction.header
+        self._know(state)
 
     def _caught_up(self, transaction: Transaction) -> StreamState:
-        entries = None if self._state is None else transaction.entries()
+        # Who lost the connection cannot tell what became of the database in the meantime.
+        same = self._connections == self.store.connections
+        entries = transaction.entries() if same and self._state is not None else None
         if self._state is None or entries is None:  # nothing known, or behind the trimmed log
             return load_state(transaction, transaction.version)
         return self._state.applied(entries)
@@ -139,13 +142,14 @@ class Replica:
         except BaseException:
             self._state = None
             raise
-        if state is None or entries is None:
+        if state is None or entries is None or self._connections != self.store.connections:
             self._change(_unchanged)
         elif entries:
-            self._state = state
-            self._show(state)
+            self._know(state)
 
-    def _show(self, state: StreamState) -> None:
+    def _know(self, state: StreamState) -> None:
+        """This is the state in the database now: it can be shown."""
+        self._state, self._connections = state, self.store.connections
         adapter = state.adapter
         self.view = View(
             state.version,

@@ -90,6 +90,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.connections = 0  # so far
         self._turn = threading.RLock()
         self._connection: Connection | None = None
 
@@ -187,6 +188,7 @@ class Store:
         for statement in _TABLES:
             connection.execute(statement.format(blob=self.database.blob))
         connection.execute("COMMIT")
+        self.connections += 1
         return connection
 
     def _read(self, statement: str, values: Sequence[Any]) -> list[Any]:

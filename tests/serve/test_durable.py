@@ -137,6 +137,7 @@ def test_a_known_sample_writes_nothing(stream):
     learn(stream, *range(10))
     assert learn(stream, *range(10)) == 0
     assert stream.adapt(FEATURES[:3], ids=range(3)).shape == (3, 8)
+    assert stream.adapt(FEATURES[3], ids=[3]).shape == (8,)
     assert stream.learn(FEATURES[:0], ids=[]) == 0
     assert stream.version == 1
 
