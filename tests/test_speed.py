@@ -33,6 +33,8 @@ ROWS = {
     ],
     "durable": [
         r"batches of 500 in SQLite / in memory .* <= 3x",
+        r"samples/s, .* MB at ",
+        r"database .* MB of it for rollback; state file .* MB",
         r"memory at .* samples / at .* <= 1.1x",
         r"database, without what is kept for rollback / state file .* <= 3x",
     ],

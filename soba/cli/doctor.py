@@ -24,6 +24,7 @@ _PARTS = {
     "cli": ("typer", "rich", "pillow", "onnxruntime"),
     "demo": ("qtawesome", "matplotlib"),
     "torch": ("torch", "open_clip_torch"),
+    "serve": ("psycopg",),
 }
 
 

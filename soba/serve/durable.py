@@ -271,19 +271,23 @@ class DurableStream:
     # Inside -----------------------------------------------------------------------------------
 
     def _begin(self, classifier: Classifier | None, remember: int) -> None:
-        """Make the stream, if there is none."""
+        """Make the stream, if there is none; what there is must be of the same encoder."""
         header = self._store.header(self.name)
-        if header is not None:
-            if classifier is not None:
-                self._check_encoder(classifier, header.encoder)
-            return
         if classifier is None:
-            known = ", ".join(self._store.names()) or "none"
-            raise ValueError(f"{self._where} is not there (there are: {known}); give a classifier")
-        adapter = checked_adapter(classifier.adapter)
-        state = StreamState.begun(adapter, classifier._note(), remember)
-        encoder = state.encoder["encoder"]
-        self._store.create(self.name, encoder=encoder, blob=state.to_bytes(), **state.header())
+            if header is None:
+                known = ", ".join(self._store.names()) or "none"
+                raise ValueError(
+                    f"{self._where} is not there (there are: {known}); give a classifier"
+                )
+            return
+        if header is None:
+            adapter = checked_adapter(classifier.adapter)
+            state = StreamState.begun(adapter, classifier._note(), remember)
+            encoder, blob = state.encoder["encoder"], state.to_bytes()
+            self._store.create(self.name, encoder=encoder, blob=blob, **state.header())
+            header = self._store.header(self.name)  # somebody else may have been faster
+        assert header is not None
+        self._check_encoder(classifier, header.encoder)
 
     def _check_encoder(self, classifier: Classifier, ours: str) -> None:
         theirs = classifier._source.fingerprint
