@@ -248,8 +248,8 @@ def packed(ids: np.ndarray) -> np.ndarray:
 
     Given ids run upwards, counted ones downwards.
 
-    >>> packed(np.array([7, 8, 9, 3])).tolist(), packed(np.array([7, 3])).tolist()
-    ([[7, 3], [3, 1]], [7, 3])
+    >>> packed(np.array([7, 8, 9, 10, 3])).tolist(), packed(np.array([7, 3])).tolist()
+    ([[7, 4], [3, 1]], [7, 3])
     """
     step = -1 if len(ids) and ids[0] < 0 else 1
     first = np.flatnonzero(np.concatenate([[True], np.diff(ids) != step])[: len(ids)])
