@@ -55,6 +55,7 @@ test-all: lint
 	$(BIN)/python perf/core.py
 	$(BIN)/python perf/views.py
 	$(BIN)/python perf/classify.py
+	$(BIN)/python perf/durable.py
 
 test-kernels: $(VENV)/.dev
 	$(BIN)/python tests/kernels.py $(ARGS)
@@ -64,6 +65,7 @@ bench: $(VENV)/.core
 	$(BIN)/python perf/core.py
 	$(BIN)/python perf/views.py
 	$(BIN)/python perf/classify.py
+	$(BIN)/python perf/durable.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache out

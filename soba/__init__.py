@@ -6,6 +6,8 @@
 [0, 1, 2, 3]
 """
 
+from typing import TYPE_CHECKING, Any
+
 from soba.adapt.adapt import ADAPT
 from soba.adapt.base import Adapter
 from soba.adapt.card import Card
@@ -30,6 +32,9 @@ from soba.encode.encoder import load_encoder
 from soba.feature_set import FeatureSet
 from soba.registry import create_adapter, list_methods, register
 
+if TYPE_CHECKING:
+    from soba.serve.durable import DurableStream
+
 __version__ = "0.1.0.dev0"
 
 __all__ = [
@@ -48,6 +53,7 @@ __all__ = [
     "Card",
     "Classifier",
     "ClipViews",
+    "DurableStream",
     "FeatureSet",
     "MTAEnsembleMean",
     "MTAEnsembleVote",
@@ -61,3 +67,16 @@ __all__ = [
     "load_encoder",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Databases are opened by few, so that what reaches them is imported by those alone.
+    if name == "DurableStream":
+        from soba.serve.durable import DurableStream
+
+        return DurableStream
+    raise AttributeError(f"module 'soba' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -194,15 +194,16 @@ def save_checked(
     path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
 ) -> None:
     """Write arrays and JSON metadata as one safetensors file that carries its own checksum."""
-    texts = {"meta": json.dumps(meta, sort_keys=True), "sha256": _BLANK}
-    names, lead = _lead(path, arrays, texts)
-    digest = hashlib.sha256(lead)
-    for block in _blocks(arrays, names):
-        digest.update(block)
-    blank = f'"sha256":"{_BLANK}"'.encode()
+    names, lead = _checked_lead(path, arrays, meta)
     with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(lead.replace(blank, f'"sha256":"{digest.hexdigest()}"'.encode(), 1))
+        file.write(lead)
         file.writelines(_blocks(arrays, names))
+
+
+def checked_bytes(what: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bytes:
+    """The bytes of such a file, for a place that is none; `what` it is, errors say."""
+    names, lead = _checked_lead(what, arrays, meta)
+    return b"".join([lead, *_blocks(arrays, names)])
 
 
 def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -213,16 +214,47 @@ def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
     with open(path, "rb") as file:
         lead = file.read(8)
         lead += file.read(min(int.from_bytes(lead, "little"), os.fstat(file.fileno()).st_size))
+        digest = _Checksum(path, lead)
+        while block := file.read(_BLOCK):
+            digest.update(block)
+        digest.check()
+        content = np.memmap(file, np.uint8, "r")[len(lead) :]
+    return _parsed(path, lead, content)
+
+
+def read_checked_bytes(what: str, blob: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what :func:`checked_bytes` made; any damage raises a ValueError that says `what` it is.
+
+    The arrays lie in the bytes, and can only be read.
+    """
+    size = 8 + int.from_bytes(blob[:8], "little")
+    digest = _Checksum(what, bytes(blob[:size]))
+    digest.update(memoryview(blob)[size:])
+    digest.check()
+    return _parsed(what, blob[:size], np.frombuffer(blob, np.uint8)[size:])
+
+
+class _Checksum:
+    """The checksum of a file as it is read, against the one that it carries."""
+
+    def __init__(self, path: str | os.PathLike[str], lead: bytes) -> None:
         checksum = _CHECKSUM.search(lead)
         if checksum is None:
             raise ValueError(f"{path}: not a soba state file, or its header is damaged")
+        self._path, self._due = path, checksum.group(2)
         blanked = lead[: checksum.start(2)] + _BLANK.encode() + lead[checksum.end(2) :]
-        digest = hashlib.sha256(blanked)
-        while block := file.read(_BLOCK):
-            digest.update(block)
-        if digest.hexdigest().encode() != checksum.group(2):
-            raise ValueError(f"{path}: checksum mismatch, the file is truncated or corrupted")
-        content = np.memmap(file, np.uint8, "r")[len(lead) :]
+        self._digest = hashlib.sha256(blanked)
+        self.update = self._digest.update
+
+    def check(self) -> None:
+        if self._digest.hexdigest().encode() != self._due:
+            raise ValueError(f"{self._path}: checksum mismatch, it is truncated or corrupted")
+
+
+def _parsed(
+    path: str | os.PathLike[str], lead: bytes, content: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the metadata that a header tells of."""
     try:
         header = parse_json(lead[8:])
         meta = parse_json(header.pop("__metadata__")["meta"])
@@ -272,6 +304,19 @@ def _lead(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return names, len(text).to_bytes(8, "little") + text
+
+
+def _checked_lead(
+    path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
+) -> tuple[list[str], bytes]:
+    """The same for a file that carries a checksum of all its bytes."""
+    texts = {"meta": json.dumps(meta, sort_keys=True), "sha256": _BLANK}
+    names, lead = _lead(path, arrays, texts)
+    digest = hashlib.sha256(lead)
+    for block in _blocks(arrays, names):
+        digest.update(block)
+    blank = f'"sha256":"{_BLANK}"'.encode()
+    return names, lead.replace(blank, f'"sha256":"{digest.hexdigest()}"'.encode(), 1)
 
 
 def _little(array: np.ndarray) -> np.ndarray:

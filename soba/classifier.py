@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from soba._answering import answered, first_of_each
 from soba._files import load_checked
-from soba.adapt._arrays import Batch, softmax
+from soba.adapt._arrays import Batch
 from soba.adapt.base import Adapter
 from soba.adapt.stream import StreamAdapter
 from soba.adapt.transduction import em_fit
@@ -231,31 +232,18 @@ class Classifier:
 
     def _answered(self, part: Encoded, logits: np.ndarray, top: int) -> list[Answer]:
         """The answers to one batch, in its order."""
-        answers = {
-            index: Answer(part.images[index - part.start].name, error=why)
-            for index, why in part.broken.items()
-        }
-        text = self.adapter.text_features.T * np.float32(self.adapter.logit_scale)
-        scored = zip(part.read, softmax(np, logits), softmax(np, part.features @ text), strict=True)
-        for index, (picture, shares, plain) in zip(part.indices, scored, strict=True):
-            answers[int(index)] = self._answer(picture, shares, plain, top)
-        return [answers[index] for index in sorted(answers)]
+        scaled_text = self.adapter.text_features * np.float32(self.adapter.logit_scale)
+        return answered(part, logits, scaled_text, self.names, top)
 
     def _logits(self, part: Encoded, learn: bool) -> np.ndarray:
         if not learn or not len(part.features):
             return np.asarray(self.adapter.logits(part.features))
         ids = np.array([picture.content_id for picture in part.read], np.int64)
         # The same picture may come twice in one batch, under two names.
-        _, first, again = np.unique(ids, return_index=True, return_inverse=True)
-        order = np.sort(first)
-        position = np.searchsorted(order, first)[again]
-        return np.asarray(self.adapter.adapt(part.features[order], ids=ids[order]))[position]
-
-    def _answer(self, picture: Any, shares: np.ndarray, plain: np.ndarray, top: int) -> Answer:
-        best, guess = np.argsort(-shares, kind="stable")[:top], int(plain.argmax())
-        candidates = tuple((self.names[k], float(shares[k])) for k in best)
-        said = (self.names[guess], float(plain[guess]))
-        return Answer(picture.name, *candidates[0], candidates, *said, id=picture.content_id)
+        rows, place = first_of_each(ids)
+        logits = np.asarray(self.adapter.adapt(part.features[rows], ids=ids[rows]))
+        placed: np.ndarray = logits[place]
+        return placed
 
     def _prompts(self, templates: Templates | None) -> tuple[str, ...]:
         if templates is None:

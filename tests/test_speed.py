@@ -31,6 +31,13 @@ ROWS = {
         r"merge of 4 state files, .* loading them .* <= 1.5x",
         r"merge of 4 state files, .* peak memory / one queue .* <= 3x",
     ],
+    "durable": [
+        r"batches of 500 in SQLite / in memory .* <= 3x",
+        r"samples/s, .* MB at ",
+        r"database .* MB of it for rollback; state file .* MB",
+        r"memory at .* samples / at .* <= 1.1x",
+        r"database, without what is kept for rollback / state file .* <= 3x",
+    ],
     "views": [r"MTA.adapt, .* faster than a loop \(>= 10\), 0 predictions differ"],
     "classify": [
         r"image tower .* images/s",

@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 
+from soba.adapt._absorbing import Arrival
 from soba.adapt._arrays import Array, Batch
 from soba.adapt.queue_adapter import PrototypeAdapter
 
@@ -42,6 +43,15 @@ class FollowingAdapter(PrototypeAdapter):
                     self._follow(label)
         self._add_scores(batch, clip, scored, len(batch))
         return clip.logits
+
+    def _take_in(self, arrival: Arrival, rows: np.ndarray, last: int) -> None:
+        follows = arrival.refreshes and self.n_seen >= last and self.statistics_ is not None
+        labels = np.unique(arrival.carried.labels[rows] if follows else rows[:0])
+        before = [self.queue.ids[label, : self.queue.sizes[label]].copy() for label in labels]
+        super()._take_in(arrival, rows, last)
+        for label, ids in zip(labels, before, strict=True):
+            if not np.array_equal(ids, self.queue.ids[label, : self.queue.sizes[label]]):
+                self._follow(int(label))
 
     def _view(self) -> Self:
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 _PENDING = 4096  # isolated ids are gathered and merged so many at a time
+_MOST_IDS = 1 << 31  # of one call: more are a mistake
 _FALL = 4  # each level of the set has more intervals than so many times the next
 _LARGE = 1 << 16  # edges: a level that does not stay in the cache
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads ids over the slots of a table
@@ -71,6 +72,16 @@ class IdSet:
         self._pending.add(first)
         if len(self._pending) >= _PENDING:
             self._settle()
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Take ids out that are in the set and do not repeat; O(n), so many at a time."""
+        starts, ends = self.intervals().T
+        # An id ends an interval and begins the next; those that are left empty go.
+        starts = np.sort(np.concatenate([starts, ids + 1]))
+        ends = np.sort(np.concatenate([ends, ids]))
+        left = np.stack([starts, ends], axis=1)[starts < ends].reshape(-1)
+        self._levels = [_Level(left)] if len(left) else []
+        self._size -= len(ids)
 
     def union(self, other: IdSet) -> IdSet:
         """The ids of either set."""
@@ -152,6 +163,7 @@ class SeenIds:
     Given ids are 0 or more, and the running count goes -1, -2, ..., so the two never collide.
     `space` says what the ids are counted in, since the same number means another sample
     elsewhere: "count", or what the given ids are called ("given" unless told otherwise).
+    Its length is the number of samples: ids that were forgotten count, and are new again.
 
     >>> seen = SeenIds()
     >>> seen.number(None, 3)[0].tolist()
@@ -163,26 +175,32 @@ class SeenIds:
 
     def __init__(self, given_space: str | None = None) -> None:
         self.given, self.counted = IdSet(), 0
+        self.forgotten = 0  # given ids that are not known any more
         self.given_space = given_space  # as it was called; None: by nobody yet
 
     def __len__(self) -> int:
-        return len(self.given) + self.counted
+        return len(self.given) + self.counted + self.forgotten
 
     @property
     def space(self) -> str | None:
         """None while there is nothing in it and nobody has named one."""
         if self.counted:
             return "count"
-        return (self.given_space or "given") if len(self.given) else self.given_space
+        return (self.given_space or "given") if len(self) else self.given_space
 
     def call_given(self, space: str) -> None:
         """Say what space the given ids are of."""
         if not isinstance(space, str) or not space or space == "count":
             raise ValueError(f"an id space needs a name of its own, not {space!r}")
         known = self.given_space or "given"
-        if len(self.given) and space != known:
+        if len(self) > self.counted and space != known:
             raise ValueError(f"the ids learned so far are of space {known}, not {space}")
         self.given_space = space
+
+    def check_space(self, space: str) -> None:
+        """Raise if ids of this space do not mix with those that are known."""
+        if self.space not in (None, space):
+            raise ValueError(f"ids of different spaces do not mix: {self.space} and {space}")
 
     def number(self, ids: np.ndarray | None, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The ids of n samples, and the rows among them that were not seen before."""
@@ -197,8 +215,25 @@ class SeenIds:
         else:
             self.given.add(ids)
 
+    def unknown(self, ids: np.ndarray) -> np.ndarray:
+        """(n,) ids, all given or all counted -> (n,) bool: which were not seen before."""
+        if len(ids) and ids[0] < 0:
+            return -ids > self.counted
+        return ~self.given.contains(ids)
+
+    def forget(self, ids: np.ndarray) -> None:
+        """Know some given ids no longer; they stay counted."""
+        known = ids[self.given.contains(ids)]
+        if len(known):
+            self.given.remove(known)
+            self.forgotten += len(known)
+
     def union(self, other: SeenIds) -> SeenIds:
-        """The samples of either stream, if their ids are of one space."""
+        """The samples of either stream, if their ids are of one space.
+
+        What both have forgotten cannot be told apart, so that the larger number of the two counts:
+        a merge with itself, or once more, changes nothing.
+        """
         if self.counted and other.counted:
             raise ValueError(
                 "both adapters numbered their samples themselves, so that one number names two "
@@ -210,11 +245,13 @@ class SeenIds:
         both = SeenIds(self.given_space or other.given_space)
         both.given = self.given.union(other.given)
         both.counted = self.counted + other.counted
+        both.forgotten = max(self.forgotten, other.forgotten)
         return both
 
     def copy(self) -> SeenIds:
         twin = SeenIds(self.given_space)
         twin.given, twin.counted = self.given.copy(), self.counted
+        twin.forgotten = self.forgotten
         return twin
 
     def knows(self, ids: np.ndarray) -> bool:
@@ -226,23 +263,56 @@ class SeenIds:
         return {"seen": self.given.intervals()}
 
     def meta(self) -> dict[str, Any]:
-        return {"counted": self.counted, "given_space": self.given_space}
+        meta = {"counted": self.counted, "given_space": self.given_space}
+        return meta | ({"forgotten": self.forgotten} if self.forgotten else {})
 
     @classmethod
     def restored(cls, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> SeenIds:
         """What :meth:`arrays` and :meth:`meta` told of; a file may hold anything."""
         seen, intervals, counted = cls(), arrays["seen"], meta["counted"]
+        forgotten = meta.get("forgotten", 0)
         edges = intervals.reshape(-1)
         if intervals.ndim != 2 or intervals.shape[1] != 2 or intervals.dtype != np.int64:
             raise ValueError("the known ids are not stored as pairs of int64")
         if len(edges) and (edges[0] < 0 or not (edges[1:] > edges[:-1]).all()):
             raise ValueError("the known ids are not stored as ascending intervals")
-        if isinstance(counted, bool) or not isinstance(counted, int) or counted < 0:
-            raise ValueError(f"counted must be a whole number, not {counted!r}")
+        for name, number in (("counted", counted), ("forgotten", forgotten)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise ValueError(f"{name} must be a whole number, not {number!r}")
         if meta["given_space"] is not None:
             seen.call_given(meta["given_space"])
         seen.given, seen.counted = IdSet(np.array(intervals)), counted
+        seen.forgotten = forgotten
         return seen
+
+
+def packed(ids: np.ndarray) -> np.ndarray:
+    """Ids in their order, as (r, 2) runs, the first id and how many, where that is shorter.
+
+    Given ids run upwards, counted ones downwards.
+
+    >>> packed(np.array([7, 8, 9, 10, 3])).tolist(), packed(np.array([7, 3])).tolist()
+    ([[7, 4], [3, 1]], [7, 3])
+    """
+    step = -1 if len(ids) and ids[0] < 0 else 1
+    first = np.flatnonzero(np.concatenate([[True], np.diff(ids) != step])[: len(ids)])
+    if 2 * len(first) >= len(ids):
+        return ids
+    return np.stack([ids[first], np.diff(np.append(first, len(ids)))], axis=1)
+
+
+def unpacked(stored: np.ndarray) -> np.ndarray:
+    """What was packed; bytes of any origin may claim anything."""
+    if stored.ndim == 1 and stored.dtype == np.int64:
+        return stored
+    if stored.ndim != 2 or stored.shape[1] != 2 or stored.dtype != np.int64:
+        raise ValueError(f"ids are {stored.dtype} of shape {stored.shape}")
+    starts, sizes = stored.T
+    if len(sizes) and not (sizes.min() >= 1 and float(sizes.sum(dtype=float)) <= _MOST_IDS):
+        raise ValueError("the runs of ids are empty or endless")
+    steps = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    ids: np.ndarray = np.repeat(starts, sizes) + np.where(starts < 0, -1, 1).repeat(sizes) * steps
+    return ids
 
 
 def _join(levels: list[np.ndarray]) -> np.ndarray:

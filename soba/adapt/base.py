@@ -31,6 +31,7 @@ from soba.adapt._values import one_of as one_of
 from soba.adapt._values import positive as positive
 from soba.adapt._values import whole as whole
 from soba.adapt.card import Card
+from soba.adapt.view import View
 
 _FORMAT = 2  # of the state; a file of another format is refused
 
@@ -87,32 +88,26 @@ class Adapter(ABC):
 
     def logits(self, features: Array) -> Array:
         """Logits (n, C) under what is known now; changes nothing."""
-        batch = self._read(features)
-        return batch.unwrap(self._view()._logits(batch))
+        return View(self._view()).logits(features)
 
     def probabilities(self, features: Array) -> Array:
         """Probabilities (n, C) under what is known now; changes nothing."""
-        batch = self._read(features)
-        return batch.unwrap(self._view()._chances(batch))
+        return View(self._view()).probabilities(features)
 
     def top_k(self, features: Array, k: int = 1) -> tuple[Array, Array]:
         """The k likeliest classes of each sample and their probabilities, (n, k) each."""
-        if not 1 <= k <= self.n_classes:
-            raise ValueError(f"k must be between 1 and the {self.n_classes} classes, not {k}")
-        batch = self._read(features)
-        xp, probs = batch.xp, self._view()._chances(batch)
-        indices = xp.argsort(-probs, axis=-1, stable=True)[:, :k]
-        return batch.unwrap(indices), batch.unwrap(xp.take_along_axis(probs, indices, axis=-1))
+        return View(self._view()).top_k(features, k)
 
     def predict(self, features: Array, *, min_confidence: float = 0.0) -> Array:
         """The likeliest class of each sample; -1 where it is less likely than `min_confidence`."""
-        if not 0.0 <= min_confidence <= 1.0:
-            raise ValueError(f"min_confidence must be a probability, not {min_confidence!r}")
-        batch = self._read(features)
-        xp, probs = batch.xp, self._view()._chances(batch)
-        classes = xp.argmax(probs, axis=-1)
-        sure = xp.max(probs, axis=-1) >= min_confidence
-        return batch.unwrap(xp.where(sure, classes, xp.full_like(classes, -1)))
+        return View(self._view()).predict(features, min_confidence=min_confidence)
+
+    def view(self) -> View:
+        """The answers of this moment: an object that stays as it is, whatever is learned later."""
+        with self._lock:
+            frozen, n_seen = self._view(), getattr(self, "n_seen", 0)
+        frozen._mirrors = dict(frozen._mirrors)  # arrays of the adapter's future stay out of it
+        return View(frozen, n_seen)
 
     def reset(self) -> Self:
         """Forget everything that was learned from samples."""

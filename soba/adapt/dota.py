@@ -136,7 +136,7 @@ class DOTA(RunningAdapter):
         step = max(1, _BLOCK_VALUES // (self.n_classes * self.dim))
         for at in range(0, len(rows), step):
             self._take_in(soft[at : at + step], features[at : at + step])
-        self._seen.add(ids[rows])
+        self._count(ids[rows])
 
     def _take_in(self, soft: np.ndarray, features: np.ndarray) -> None:
         """Add (b, C) soft labels and (b, d) features, each row around the means before it."""

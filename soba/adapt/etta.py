@@ -88,7 +88,7 @@ class ETTA(RunningAdapter):
             weights = self._weights(clip, rows)
             features = to_host(clip.features[rows, :]).astype(np.float64)
             np.add.at(self._sums, clip.labels[rows], weights[:, None] * features)
-            self._seen.add(ids[rows])
+            self._count(ids[rows])
 
     def _weights(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
         """exp(cosine of a sample and the text of its class)."""

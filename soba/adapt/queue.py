@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from soba.adapt._order import TWIN_GAP, before, canonical_order, settle_twins
+from soba.adapt._order import TWIN_GAP, before
+from soba.adapt._ranking import ranked
 from soba.adapt._stored_queue import check_stored
 
 Fetch = Callable[[np.ndarray], np.ndarray]  # (m,) row numbers -> what those rows hold, on the host
@@ -143,6 +144,18 @@ class EntropyQueue:
         worst = self.entropies[labels, -1]
         admitted: np.ndarray = entropies <= worst * (1.0 + self.twin_tolerance)
         return admitted
+
+    def entering(
+        self, labels: np.ndarray, entropies: np.ndarray, ids: np.ndarray, features: Fetch
+    ) -> np.ndarray:
+        """Which rows of a block, all new, are in the queue once the block was offered."""
+        rows = np.flatnonzero(self.admits(labels, entropies))
+        if self.capacity is None or len(rows) == 0:
+            return rows
+        block = labels[rows], entropies[rows], ids[rows]
+        ranking = ranked(self, *block, lambda some: features(rows[some]))
+        entering: np.ndarray = rows[ranking.entering]
+        return entering
 
     def update(
         self,
@@ -317,40 +330,18 @@ class EntropyQueue:
         """Sort the new rows together with the members of their classes; keep the first of each."""
         if not self._grown:
             self._grow(int((self.sizes + np.bincount(labels, minlength=self.n_classes)).max()))
-        touched = np.zeros(self.n_classes, bool)
-        touched[labels] = True
-        old_label, old_rank = np.nonzero(self.filled & touched[:, None])
-        old_slot = self.slots[old_label, old_rank]
-        old = len(old_label)
-        all_labels = np.concatenate([old_label, labels])
-        all_entropies = np.concatenate([self.entropies[old_label, old_rank], entropies])
-        all_ids = np.concatenate([self.ids[old_label, old_rank], ids])
-
-        def feature_rows(rows: np.ndarray) -> np.ndarray:
-            stored, out = rows < old, np.empty((len(rows), self.dim), np.float32)
-            out[stored] = self.features[old_label[rows[stored]], old_slot[rows[stored]]]
-            out[~stored] = features(rows[~stored] - old)
-            return out
-
-        order = canonical_order(all_labels, all_entropies, all_ids)
-        if self.twin_tolerance and settle_twins(
-            order, all_labels, all_entropies, all_ids, feature_rows, self.twin_tolerance
-        ):
-            order = canonical_order(all_labels, all_entropies, all_ids)
-        counts = np.bincount(all_labels, minlength=self.n_classes)
-        rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[all_labels[order]]
-        if self.capacity is not None:
-            order, rank = order[rank < self.capacity], rank[rank < self.capacity]
-        label = all_labels[order]
+        ranking = ranked(self, labels, entropies, ids, features)
+        old, order, rank = ranking.members, ranking.order, ranking.rank
+        label = ranking.labels[order]
         # Members stay in their slots; the new ones fill, class by class, the slots without one.
         new = order >= old
+        slot = np.empty(len(order), np.int64)
+        slot[~new] = ranking.slots[order[~new]]
         occupied = np.zeros(self.entropies.shape, bool)
-        occupied[label[~new], old_slot[order[~new]]] = True
+        occupied[label[~new], slot[~new]] = True
         arrivals = np.bincount(label[new], minlength=self.n_classes)
         free = ~occupied
         free &= np.cumsum(free, axis=1) <= arrivals[:, None]
-        slot = np.empty(len(order), np.int64)
-        slot[~new] = old_slot[order[~new]]
         slot[new] = np.nonzero(free)[1]  # both run by class
         source, at = order[new] - old, (label[new], slot[new])
         for start in range(0, len(source), _BLOCK_ROWS):  # a copy of all would be as large again
@@ -358,9 +349,10 @@ class EntropyQueue:
             self.features[at[0][some], at[1][some]] = features(source[some])
             if extra is not None:
                 self.extra[at[0][some], at[1][some]] = extra(source[some])
-        self.entropies[label, rank] = all_entropies[order]
-        self.ids[label, rank] = all_ids[order]
-        self.sizes[touched] = np.bincount(label, minlength=self.n_classes)[touched]
+        self.entropies[label, rank] = ranking.entropies[order]
+        self.ids[label, rank] = ranking.ids[order]
+        sizes = np.bincount(label, minlength=self.n_classes)
+        self.sizes[sizes > 0] = sizes[sizes > 0]  # of the classes that new rows are of
         self.slots[label, rank] = slot
 
     def _grow(self, slots: int) -> None:

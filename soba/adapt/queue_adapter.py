@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from soba.adapt._absorbing import Arrival
 from soba.adapt._arrays import Array, Batch, ClipScores, distances
 from soba.adapt._schedule import Refresh, Schedule
 from soba.adapt.queue import EntropyQueue
@@ -77,7 +78,43 @@ class PrototypeAdapter(StreamAdapter):
     def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         if len(rows):
             self._offer("queue", clip, ids, rows)
-            self._seen.add(ids[rows])
+            self._count(ids[rows])
+
+    def _absorb(self, new: list[Arrival]) -> None:
+        # Statistics depend on what is kept and on nothing before: the last refresh makes them.
+        last = self._last_refresh(new)
+        for arrival in new:
+            for rows in arrival.pieces:
+                while (
+                    arrival.refreshes
+                    and self._due is not None
+                    and self._due - self.n_seen <= len(rows)
+                ):
+                    reach = self._due - self.n_seen
+                    self._take_in(arrival, rows[:reach], last)
+                    if self.n_seen == last:
+                        self._settle()
+                    else:
+                        self._reschedule()
+                    rows = rows[reach:]
+                self._take_in(arrival, rows, last)
+            if not arrival.refreshes:
+                self._reschedule()
+
+    def _take_in(self, arrival: Arrival, rows: np.ndarray, last: int) -> None:
+        """Learn some rows of a delta; the last refresh on the way is after sample `last`."""
+        self._learn(arrival.carried, arrival.ids, rows)
+
+    def _last_refresh(self, new: list[Arrival]) -> int:
+        """The number of the sample after which statistics refresh last; 0 if they do not."""
+        last, count, due = 0, self.n_seen, self._due
+        for arrival in new:
+            count += len(arrival)
+            while arrival.refreshes and due is not None and due <= count:
+                last, due = due, self._schedule.next_after(due)
+            if not arrival.refreshes:
+                due = self._schedule.next_after(count)
+        return last
 
     def _settle(self) -> None:
         """Refresh the statistics now."""

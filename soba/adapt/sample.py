@@ -66,6 +66,13 @@ class UniformSample:
         new = new[~np.isin(ids[new], self.ids[: self._count])]
         self.offer(ids[new], lambda rows: features[new[rows]])
 
+    def admits(self, ids: np.ndarray) -> np.ndarray:
+        """Which of some new ids would enter the sample as it is, each for itself."""
+        if self._count < self.size:
+            return np.ones(len(ids), bool)
+        admitted: np.ndarray = hash_ids(ids, self.key) < np.uint64(self._worst)
+        return admitted
+
     def offer(self, ids: np.ndarray, features: Fetch) -> None:
         """The same for ids that are new; features are fetched for the rows that stay."""
         if len(ids) == 1:  # streams live here: no arrays are made for a sample that does not enter

@@ -204,9 +204,7 @@ class SOBAPlus(PrototypeAdapter):
     def _learn_some(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         super()._learn(clip, ids, rows)
         if len(rows):
-            self._samples["sample"].offer(
-                ids[rows], lambda some: to_host(clip.features[rows[some]])
-            )
+            self._draw("sample", clip, ids, rows)
 
     def _take_over(self, other: Self) -> None:
         super()._take_over(other)
@@ -282,7 +280,7 @@ class SOBAPlus(PrototypeAdapter):
                 best = logits.argmax(axis=1)
                 kept["class"][unsure, column] = best
                 kept["log_prob"][unsure, column] = logits[at, best] - total
-        return kept.view(np.uint8).reshape(len(rows), -1)
+        return kept.view(np.uint8).reshape(len(rows), kept.dtype.itemsize)
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
         queue, sample = self.queue, self._samples["sample"]

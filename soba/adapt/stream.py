@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from soba.adapt._arrays import Array, Batch, ClipScores, read_ids, score_with_clip, to_host
+from soba.adapt._arrays import Array, Batch, ClipScores, read_ids, score_with_clip
 from soba.adapt._gathering import Gathering
 from soba.adapt._ids import SeenIds
 from soba.adapt.base import Adapter
+from soba.adapt.exchange import ExchangesDeltas
 from soba.adapt.queue import EntropyQueue, Members
 from soba.adapt.sample import Sampled, UniformSample
 
@@ -19,20 +20,10 @@ _LEAST_ROWS, _BLOCK_LOGITS = 256, 1 << 20  # of what is learned from at a time
 TWIN_TOLERANCE = 1e-4  # far above the rounding of an entropy, far below what tells images apart
 
 
-class StreamAdapter(Adapter):
+class StreamAdapter(ExchangesDeltas):
     """An adapter that remembers some samples of its stream: in entropy queues, or by chance."""
 
-    keeps_samples: ClassVar[bool] = True  # else it neither merges nor learns again under other text
-
     _stored_as: ClassVar[Mapping[str, str]] = {"refresh": "refresh_rule"}  # refresh is a verb
-    _seen: SeenIds
-    _queues: dict[str, EntropyQueue]
-    _samples: dict[str, UniformSample]
-
-    @property
-    def n_seen(self) -> int:
-        """How many different samples were learned from."""
-        return len(self._seen)
 
     @property
     def id_space(self) -> str | None:
@@ -63,13 +54,7 @@ class StreamAdapter(Adapter):
         batch = self._read(features)
         checked = None if ids is None else read_ids(ids, len(batch))
         with self._lock:
-            numbered, fresh = self._seen.number(checked, len(batch))
-            step = max(_LEAST_ROWS, _BLOCK_LOGITS // self.n_classes)
-            for start in range(0, len(fresh), step):
-                rows = fresh[start : start + step]
-                clip = self._clip(Batch(batch.xp, batch.x[rows, ...], False))
-                self._learn(clip, numbered[rows], np.arange(len(rows)))
-            self._reschedule()
+            self._learn_all(batch, checked)
 
     def refresh(self) -> Self:
         """Make the statistics anew now, of what is kept; a method without any has nothing to do."""
@@ -103,6 +88,16 @@ class StreamAdapter(Adapter):
             self._take_gathered(gathering)
         return self
 
+    def _learn_all(self, batch: Batch, ids: np.ndarray | None) -> None:
+        """Learn a batch block by block, and leave refreshes out."""
+        numbered, fresh = self._seen.number(ids, len(batch))
+        step = max(_LEAST_ROWS, _BLOCK_LOGITS // self.n_classes)
+        for start in range(0, len(fresh), step):
+            rows = fresh[start : start + step]
+            clip = self._clip(Batch(batch.xp, batch.x[rows, ...], False))
+            self._learn(clip, numbered[rows], np.arange(len(rows)))
+        self._reschedule()
+
     def _check_merges(self) -> None:
         """Raise ValueError where what such an adapter knows cannot be merged."""
 
@@ -111,14 +106,6 @@ class StreamAdapter(Adapter):
             raise ValueError(f"cannot merge {other!r} into {self!r}: they are set up differently")
         if not np.array_equal(other.text_features, self.text_features):
             raise ValueError("cannot merge adapters with different text features")
-
-    def _kept(self) -> tuple[dict[str, Members], dict[str, Sampled], SeenIds]:
-        """What there is to merge; features stay where they are, so it serves under the lock."""
-        return (
-            {name: queue.members() for name, queue in self._queues.items()},
-            {name: sample.items() for name, sample in self._samples.items()},
-            self._seen,
-        )
 
     def _stored(
         self, arrays: dict[str, np.ndarray], meta: dict[str, Any]
@@ -139,11 +126,6 @@ class StreamAdapter(Adapter):
         self._queues, self._samples = gathering.queues, gathering.samples
         self._seen = gathering.seen
         self._settle()
-
-    @property
-    def _stores(self) -> dict[str, EntropyQueue | UniformSample]:
-        """Wherever samples are kept, by name."""
-        return {**self._queues, **self._samples}
 
     def _reset(self) -> None:
         named = self._seen.given_space if hasattr(self, "_seen") else None
@@ -185,24 +167,6 @@ class StreamAdapter(Adapter):
         if not seen.knows(arrays[f"{name}.ids"]):
             raise ValueError(f"the stored {name} holds samples that were never counted")
 
-    def _check_extra(self, extra: np.ndarray) -> None:
-        """Raise if stored bytes cannot be what :meth:`_extra` keeps with samples."""
-
-    def _offer(self, name: str, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Offer some rows of a batch to a queue."""
-        queue = self._queues[name]
-        queue.offer(
-            clip.labels[rows],
-            clip.entropies[rows],
-            ids[rows],
-            lambda some: to_host(clip.features[rows[some]]),
-            (lambda some: self._extra(clip, rows[some])) if queue.extra_width else None,
-        )
-
-    def _extra(self, clip: ClipScores, rows: np.ndarray) -> np.ndarray:
-        """(m, e) bytes to keep with each of some rows, for queues that have room for them."""
-        return np.empty((len(rows), 0), np.uint8)
-
     @abstractmethod
     def _empty_queues(self) -> dict[str, EntropyQueue]:
         """New queues for these classes."""
@@ -210,10 +174,6 @@ class StreamAdapter(Adapter):
     def _empty_samples(self) -> dict[str, UniformSample]:
         """New uniform samples, for methods that keep any; their names are not those of queues."""
         return {}
-
-    @abstractmethod
-    def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Offer some rows of a batch, all of them new, to the queues, and count them."""
 
     def _settle(self) -> None:
         """Bring up to date what depends on the samples that are kept."""

@@ -149,7 +149,7 @@ class TDA(StreamAdapter):
         for name, offered in (("positive", rows), ("negative", self._unsure(clip, rows))):
             if len(offered):
                 self._offer(name, clip, ids, offered)
-        self._seen.add(ids[rows])
+        self._count(ids[rows])
 
     def _take_over(self, other: Self) -> None:
         # Every sample was offered to the positive cache once, so all that are kept are again;

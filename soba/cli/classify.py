@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from threadpoolctl import threadpool_limits
 
 import soba
-from soba._feature_files import read_npy
 from soba._files import alone, replacing
-from soba.adapt._arrays import read_text
 from soba.answers import FORMATS, Answer, AnswerWriter, answer_writer, check_format
 from soba.classifier import Classifier
 from soba.cli._answer_table import AnswerTable
+from soba.cli._beginning import continued, given_text
 from soba.cli._common import (
     Batch,
     Classes,
@@ -46,12 +44,12 @@ from soba.cli._common import (
     stop_signals,
 )
 from soba.encode.archives import Archive
-from soba.encode.encoder import Encoder
 from soba.encode.files import is_remote
 from soba.encode.image_files import some
 from soba.encode.images import list_entries, list_images
 from soba.encode.pictures import NoPicture, Picture
 from soba.registry import check_method
+from soba.serve.durable import DurableStream
 
 _SAVE_EVERY = 30.0  # seconds between two saves of the state
 
@@ -83,9 +81,19 @@ def classify_(
         Path | None,
         typer.Option(help="Go on from this state if the file exists, and save to it in the end."),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Learn in a database, every batch for good: sqlite:///FILE or postgresql://...",
+        ),
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The stream in --store to go on with.")
+    ] = None,
     change_classes: Annotated[
         bool,
-        typer.Option(help="Take the samples of --state over to another class list or prompts."),
+        typer.Option(help="Take the samples learned so far over to other classes or prompts."),
     ] = False,
     transductive: Annotated[
         bool,
@@ -116,12 +124,17 @@ def classify_(
 
     Every answer comes with its probability and with plain CLIP's answer beside it. An image that
     was learned before, in this run or an earlier one with the same --state, is not learned twice.
+    Any number of runs may share a --stream at the same time, and may be killed.
     Whatever cannot be read, be it an image or a path, is reported, listed in OUT and skipped.
     """
     names = class_names(classes, classes_file)
     check_method(method, transductive=transductive)
     if transductive and state is not None:
         raise ValueError("--transductive learns nothing, so there is no --state to keep")
+    if (store is None) != (stream is None):
+        raise ValueError("a stream in a database needs both: --store URL --stream NAME")
+    if store is not None and (transductive or state is not None):
+        raise ValueError("--store keeps what is learned: leave --state and --transductive out")
     if text_features is not None and prompt is not None:
         raise ValueError(
             "--templates make text features, and --text-features are some already: say one of them"
@@ -141,11 +154,16 @@ def classify_(
         if text_features is None:
             fresh = Classifier(encoder, names, method=method, templates=prompt)
         else:
-            text = _given_text(text_features, len(names), encoder)
+            text = given_text(text_features, len(names), encoder)
             adapter = soba.create_adapter(method, text, logit_scale=encoder.logit_scale)
             fresh = Classifier(encoder, names, method=adapter, templates=())
-        classifier = _continued(fresh, state, change_classes)
-        run = _Run(classifier, entries, min(top, len(names)), batch, output, state, transductive)
+        durable = None
+        if store is not None and stream is not None:
+            durable = DurableStream(store, stream, fresh, change_classes=change_classes)
+            locks.enter_context(durable)
+        classifier = continued(fresh, state, change_classes)
+        top = min(top, len(names))
+        run = _Run(classifier, entries, top, batch, output, state, transductive, durable)
         exit_code = run.through()
     if exit_code:
         raise typer.Exit(exit_code)
@@ -162,6 +180,7 @@ class _Run:
     output: Path | None
     state: Path | None
     transductive: bool = False
+    stream: DurableStream | None = None
     done: int = 0
     changed: int = 0
     broken: dict[str, str] = field(default_factory=dict)
@@ -192,14 +211,7 @@ class _Run:
             pictures: Iterable[Picture] = list_images(self.entries)
             if self.transductive:  # the answers come at the end, all at once
                 pictures = _drawn(pictures, stop, lambda: progress.advance(task))
-            answers = self.classifier.classify(
-                pictures,
-                learn=self.classifier.learns,
-                batch=self.batch,
-                top=self.top,
-                transductive=self.transductive,
-            )
-            for number, answer in enumerate(answers, 1):
+            for number, answer in enumerate(self._answers(pictures), 1):
                 self._count(answer)
                 writer.add(answer)
                 if self.transductive or number % self.batch:
@@ -218,6 +230,17 @@ class _Run:
                     raise typer.Exit(stop.exit_code)
                 self._say_broken()
                 raise ValueError("none of the images could be read")
+
+    def _answers(self, pictures: Iterable[Picture]) -> Iterator[Answer]:
+        if self.stream is not None:
+            return self.stream.classify(pictures, batch=self.batch, top=self.top)
+        return self.classifier.classify(
+            pictures,
+            learn=self.classifier.learns,
+            batch=self.batch,
+            top=self.top,
+            transductive=self.transductive,
+        )
 
     def _count(self, answer: Answer) -> None:
         if answer.error:
@@ -238,7 +261,8 @@ class _Run:
         out.print(
             f"{counted(self.done, 'image')} in {seconds:.1f} s, {speed}{changed}", highlight=False
         )
-        estimate = getattr(self.classifier.adapter, "expected_accuracy", lambda: None)()
+        learned = self.classifier if self.stream is None else self.stream.to_classifier()
+        estimate = getattr(learned.adapter, "expected_accuracy", lambda: None)()
         if estimate is not None:
             out.print(expectation(estimate.zero_shot, estimate.adapted), highlight=False)
         if not self.classifier.learns:
@@ -249,6 +273,10 @@ class _Run:
         for path, what in ((self.output, "answers"), (state, "state")):
             if path is not None:
                 out.print(f"{what} in {shown(path)}", soft_wrap=True)
+        if self.stream is not None:
+            count = counted(self.stream.n_seen, "image")
+            learned_so_far = f"{count} learned, version {self.stream.version}"
+            out.print(f"stream {shown(self.stream.name)}: {learned_so_far}", highlight=False)
 
     def _say_broken(self, listed_in: Path | None = None) -> None:
         if self.broken:
@@ -328,55 +356,3 @@ def _drawn(
             return
         yield picture
         advance()
-
-
-def _given_text(file: Path, classes: int, encoder: Encoder) -> np.ndarray:
-    text = read_npy(file)
-    if text.dtype.kind != "f":
-        raise ValueError(f"{file}: not an array of floating-point numbers")
-    if text.shape != (classes, encoder.width):
-        raise ValueError(
-            f"{file}: expected {classes} classes x {encoder.width} dimensions, not {text.shape}"
-        )
-    try:
-        return read_text(text)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
-
-
-def _continued(fresh: Classifier, state: Path | None, change_classes: bool) -> Classifier:
-    """The new classifier, or what an earlier run with the same classes and encoder has learned."""
-    if state is None or not state.exists():
-        return fresh
-    saved = soba.load(state, encoder=fresh.encoder)
-    adapter = saved.adapter if isinstance(saved, Classifier) else saved
-    if adapter.name != fresh.adapter.name:
-        raise ValueError(f"{state}: learned by {adapter.name}; say --method {adapter.name}")
-    # Another machine rounds its text features otherwise; other words are further away than that.
-    text = fresh.adapter.text_features
-    if text.shape != adapter.text_features.shape or not np.allclose(
-        text, adapter.text_features, rtol=0.0, atol=1e-4
-    ):
-        before = saved.names if isinstance(saved, Classifier) else ()
-        if not change_classes:
-            what = (
-                "with other prompts"
-                if before == fresh.names
-                else f"for the classes {_some(before)}"
-            )
-            raise ValueError(
-                f"{state}: learned {what}, where this run has {_some(fresh.names)}; "
-                "--change-classes takes the samples over, another --state starts anew"
-            )
-        adapter = adapter.with_text(text)
-    try:
-        return Classifier(fresh.encoder, fresh.names, method=adapter, templates=fresh.templates)
-    except ValueError as error:
-        raise ValueError(f"{state}: {error}") from error
-
-
-def _some(names: Sequence[str]) -> str:
-    if not names:
-        return "of another list"
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown}, ... ({len(names)})"

@@ -25,6 +25,7 @@ _PARTS = {
     "demo": ("qtawesome", "matplotlib"),
     "torch": ("torch", "open_clip_torch"),
     "sources": ("pyarrow", "fsspec"),
+    "serve": ("psycopg",),
 }
 
 

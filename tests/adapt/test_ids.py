@@ -1,11 +1,13 @@
+import itertools
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soba.adapt import _ids
-from soba.adapt._ids import IdSet
+from soba.adapt._ids import IdSet, SeenIds
 
 batches = st.lists(st.lists(st.integers(0, 100), max_size=12), max_size=12)
 
@@ -88,3 +90,59 @@ def test_scattered_ids_move_a_few_times_only():
     # all joined at every batch, an id would move 256 times.
     assert most_levels <= 6
     assert moved <= 16 * len(values)
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches, batches, st.sampled_from([1, 3, 4096]))
+def test_ids_can_be_taken_out(added, removed, pending):
+    with mock.patch.multiple(_ids, _PENDING=pending):
+        ids, plain = IdSet(), set()
+        for more, fewer in itertools.zip_longest(added, removed, fillvalue=[]):
+            new = [i for i in dict.fromkeys(more) if i not in plain]
+            for part in (new[:1], new[1:]):  # one alone waits to be settled
+                ids.add(np.array(part, np.int64))
+            plain.update(new)
+            gone = [i for i in dict.fromkeys(fewer) if i in plain]
+            ids.remove(np.array(gone, np.int64))
+            plain.difference_update(gone)
+            assert len(ids) == len(plain)
+            values = np.arange(-1, 102)
+            assert ids.contains(values).tolist() == [int(i) in plain for i in values]
+        rebuilt = IdSet()
+        rebuilt.add(np.array(sorted(plain), np.int64))
+        assert np.array_equal(ids.intervals(), rebuilt.intervals())
+
+
+def seen(ids, forgotten=()):
+    known = SeenIds()
+    known.add(np.array(ids, np.int64))
+    known.forget(np.array(forgotten, np.int64))
+    return known
+
+
+def test_forgotten_ids_count_and_are_new_again():
+    known = seen([1, 2, 3, 9], forgotten=[2, 9, 50])
+    assert len(known) == 4 and known.space == "given"
+    assert known.number(np.array([1, 2, 9]), 3)[1].tolist() == [1, 2]
+    assert known.unknown(np.array([1, 2, 9])).tolist() == [False, True, True]
+    known.forget(np.array([1, 3]))
+    assert len(known) == 4 and known.space == "given" and known.arrays()["seen"].size == 0
+    known.add(np.array([2]))
+    assert len(known) == 5
+
+
+def test_what_was_forgotten_is_in_a_state():
+    known = seen([1, 2, 3], forgotten=[2])
+    again = SeenIds.restored(known.arrays(), known.meta())
+    assert (len(again), len(known.copy()), again.forgotten) == (3, 3, 1)
+    assert "forgotten" not in seen([1]).meta()  # as files of before
+    for bad in (-1, True, "1", 1.5):
+        with pytest.raises(ValueError, match="forgotten"):
+            SeenIds.restored(known.arrays(), known.meta() | {"forgotten": bad})
+
+
+def test_a_union_counts_what_was_forgotten_once():
+    one, other = seen([1, 2, 3], forgotten=[3]), seen([5, 6, 7], forgotten=[5, 6])
+    for union in (one.union(other), other.union(one), one.union(other).union(other)):
+        assert len(union) == 3 + 2 and union.given.intervals().tolist() == [[1, 3], [7, 8]]
+    assert len(one.union(one)) == len(one)

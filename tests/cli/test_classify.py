@@ -768,3 +768,30 @@ def test_a_method_that_cannot_run_here_is_refused_before_the_model_is_loaded(met
     (tmp_path / "a.png").write_bytes(b"not read")
     message = refused("classify", tmp_path, "--classes", "a,b", "--method", method, "--model", "x")
     assert method in message and "soba+" in message
+
+
+def test_a_stream_in_a_database(tmp_path, icon_stream):
+    stream = "--store", f"sqlite:///{tmp_path}/icons.db", "--stream", "icons"
+    printed = classify(icon_stream, *stream, "-o", tmp_path / "one.csv")
+    assert "stream icons: 48 images learned, version 6" in printed
+    again = classify(icon_stream, *stream, "-o", tmp_path / "two.csv")
+    assert "stream icons: 48 images learned, version 6" in again
+    single = soba.Classifier("tiny", CLASSES)
+    due = [answer.label for answer in single.classify(icon_stream, batch=8)]
+    assert [row["label"] for row in rows(tmp_path / "one.csv")] == due
+    others = ",".join(CLASSES[:3])
+    line = refused("classify", icon_stream, *stream, "--classes", others)
+    assert "learned for" in line and "change_classes" in line
+    changed = classify(icon_stream, *stream, "--change-classes", classes=others)
+    assert "stream icons: 48 images learned, version 7" in changed
+
+
+def test_a_stream_needs_a_database_and_a_name(tmp_path, icon_stream):
+    command = "classify", icon_stream, "--classes", NAMES
+    assert "--store URL --stream NAME" in refused(*command, "--stream", "icons")
+    assert "--store URL --stream NAME" in refused(*command, "--store", "sqlite:///x.db")
+    stream = "--store", f"sqlite:///{tmp_path}/x.db", "--stream", "icons"
+    assert "leave --state" in refused(*command, *stream, "--state", tmp_path / "state")
+    assert "sqlite:///FILE" in refused(*command, "--store", "icons.db", "--stream", "icons")
+    missing = "--store", f"sqlite:///{tmp_path}/no/x.db", "--stream", "icons"
+    assert "unable to open database file" in refused(*command, *missing)

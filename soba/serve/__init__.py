@@ -1,0 +1,1 @@
+"""Streams that outlive the processes that feed them: state as a log in a database."""

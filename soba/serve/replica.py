@@ -1,0 +1,181 @@
+"""One process's copy of a stream: brought up to date, changed, written, and shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from soba.adapt.view import View as Predictor
+from soba.serve.group_commit import GroupCommit
+from soba.serve.learning import Learning, learn_together
+from soba.serve.store import LEARN, Header, Store, StoreError, Transaction
+from soba.serve.stream_state import StreamState, load_state
+
+_GROUP = 1024  # samples in one transaction, unless one caller brings more
+_LEAST_LOG = 1 << 20  # bytes of log that are no trouble, however small the state is
+
+T = TypeVar("T")
+Work = Callable[[Transaction, StreamState], StreamState]
+
+
+class View(NamedTuple):
+    """A stream at one version: it stays as it is, whatever the stream does."""
+
+    version: int
+    predictor: Predictor  # logits, probabilities, predict, top_k, explain
+    names: tuple[str, ...]
+    templates: tuple[str, ...]
+    frozen: bool
+    scaled_text: np.ndarray  # (C, d)
+
+
+class Replica:
+    """What this process knows of a stream. Threads may share it.
+
+    `view` is what was committed last. The state behind it is ahead of the log while a transaction
+    runs; should that fail, or the database go away, the state is dropped and loaded anew.
+    """
+
+    def __init__(self, store: Store, stream: str) -> None:
+        self.store, self.stream = store, stream
+        self._state: StreamState | None = None
+        self._connections = 0  # of the store, when the state was known to be the database's
+        self._header: Header | None = None
+        self._group = GroupCommit(self._learn, self._compact_if_due, _GROUP)
+        self._group.alone(lambda: self._change(_unchanged))
+
+    view: View
+
+    def learn(self, learning: Learning) -> None:
+        """Learn samples, together with those of others who wait."""
+        self._group.submit(learning)
+        if learning.problem is not None:
+            raise learning.problem
+
+    def sync(self) -> View:
+        """Take in what other processes wrote."""
+        self._group.alone(self._sync)
+        return self.view
+
+    def replace(self, kind: str, work: Work) -> None:
+        """Append an entry that is a whole state, made of the present one."""
+
+        def replaced(transaction: Transaction, state: StreamState) -> StreamState:
+            new = work(transaction, state)
+            new.version = state.version + 1
+            transaction.append(kind, new.to_bytes())
+            transaction.describe(**new.header())
+            return new
+
+        self._alone(replaced)
+
+    def set(self, kind: str, settings: dict[str, Any]) -> None:
+        """Append an entry that changes settings."""
+
+        def changed(transaction: Transaction, state: StreamState) -> StreamState:
+            transaction.append(kind, json.dumps(settings).encode())
+            return state.replaced(settings=state.settings | settings)
+
+        self._alone(changed)
+
+    def read(self, work: Callable[[StreamState], T]) -> T:
+        """Make something of the state as it is in the database now; work changes nothing."""
+
+        def reading() -> T:
+            self._sync()
+            assert self._state is not None
+            return work(self._state)
+
+        return self._group.alone(reading)
+
+    # By the thread whose turn it is -----------------------------------------------------------
+
+    def _alone(self, work: Work) -> None:
+        def changing() -> None:
+            self._change(work)
+            self._compact_if_due()
+
+        self._group.alone(changing)
+
+    def _learn(self, group: list[Learning]) -> None:
+        def learned(transaction: Transaction, state: StreamState) -> StreamState:
+            delta = learn_together(state, group)
+            if delta is not None:
+                transaction.append(LEARN, delta.to_bytes(), len(delta))
+            return state
+
+        self._change(learned)
+        for learning in group:
+            learning.view = self.view
+
+    def _change(self, work: Work) -> None:
+        """One transaction; what was changed in memory counts when it is committed."""
+        since = None if self._state is None else self._state.version
+        try:
+            with self.store.locked(self.stream, since) as transaction:
+                state = work(transaction, self._caught_up(transaction))
+                state.version = transaction.version
+        except BaseException:
+            self._state = None
+            raise
+        self._header = transaction.header
+        self._know(state)
+
+    def _caught_up(self, transaction: Transaction) -> StreamState:
+        # Who lost the connection cannot tell what became of the database in the meantime.
+        same = self._connections == self.store.connections
+        entries = transaction.entries() if same and self._state is not None else None
+        if self._state is None or entries is None:  # nothing known, or behind the trimmed log
+            return load_state(transaction, transaction.version)
+        return self._state.applied(entries)
+
+    def _sync(self) -> None:
+        try:
+            state = self._state
+            entries = None if state is None else self.store.entries(self.stream, state.version)
+            if state is not None and entries is not None:
+                state = state.applied(entries)
+        except BaseException:
+            self._state = None
+            raise
+        if state is None or entries is None or self._connections != self.store.connections:
+            self._change(_unchanged)
+        elif entries:
+            self._know(state)
+
+    def _know(self, state: StreamState) -> None:
+        """This is the state in the database now: it can be shown."""
+        self._state, self._connections = state, self.store.connections
+        adapter = state.adapter
+        self.view = View(
+            state.version,
+            adapter.view(),
+            state.names,
+            state.templates,
+            state.frozen,
+            adapter._scaled_text,
+        )
+
+    def _compact_if_due(self) -> None:
+        def compacted(transaction: Transaction, state: StreamState) -> StreamState:
+            if _outweighs(transaction.header):  # nobody else did it in the meantime
+                transaction.compact(state.to_bytes())
+            return state
+
+        if self._header is not None and _outweighs(self._header):
+            # What was acknowledged is safe in the log; a later call tries again.
+            with contextlib.suppress(StoreError):
+                self._change(compacted)
+
+
+def _outweighs(header: Header) -> bool:
+    """Whether the log is larger than the state that it leads to."""
+    return header.log_bytes > max(header.snapshot_bytes, _LEAST_LOG)
+
+
+def _unchanged(transaction: Transaction, state: StreamState) -> StreamState:
+    return state

@@ -1,0 +1,48 @@
+"""A small stream of features, the classifier that a durable stream begins with, and what is due."""
+
+import numpy as np
+from colours import NAMES, ColourEncoder
+
+import soba
+from soba.serve.names import ids_of_names
+from soba.testing import example_stream
+
+SAMPLES = 6000
+FEATURES, LABELS, TEXT = example_stream(n=SAMPLES, classes=len(NAMES), width=24, seed=3)
+FEATURES = FEATURES.astype(np.float32)
+
+
+def adapter(method="soba+", **settings):
+    settings = ({"capacity": 4, "sample_size": 32} if method == "soba+" else {}) | settings
+    return soba.create_adapter(method, TEXT, logit_scale=30.0, **settings)
+
+
+def classifier(method="soba+", **settings):
+    """Of colours, so that it takes pictures as well; its text features are the stream's."""
+    return soba.Classifier(ColourEncoder(), NAMES, method=adapter(method, **settings), templates=())
+
+
+def reference(rows):
+    """An adapter that saw each of these samples once."""
+    rows, single = np.asarray(rows), adapter()
+    single.adapt(FEATURES[rows], ids=ids_of_names(rows))
+    return single
+
+
+def assert_learned(ours, rows, tolerance=1e-5):
+    """Ids in queue and sample, and the count, are those of a reference; values to a tolerance."""
+    theirs = reference(rows)
+    assert ours.n_seen == theirs.n_seen
+    one, other = ours.state()["arrays"], theirs.state()["arrays"]
+    for name in ("queue.ids", "sample.ids", "seen"):
+        np.testing.assert_array_equal(one[name], other[name])
+    for name in ("queue.features", "queue.entropies", "sample.features"):
+        np.testing.assert_allclose(one[name], other[name], rtol=tolerance, atol=tolerance)
+
+
+def assert_equal_bits(one, other):
+    """Two adapters are equal in every bit of their states."""
+    one, other = one.state(), other.state()
+    assert one["meta"] == other["meta"] and one["arrays"].keys() == other["arrays"].keys()
+    for name, array in one["arrays"].items():
+        assert array.tobytes() == other["arrays"][name].tobytes(), name
