@@ -219,3 +219,17 @@ def test_what_keeps_no_samples_absorbs_nothing():
     for cls in (soba.ETTA, soba.DOTA):
         with pytest.raises(ValueError, match="no samples"):
             cls(text, logit_scale=20.0).absorb()
+
+
+def test_deltas_are_taken_in_by_the_pieces_they_were_learned_in():
+    """Three that are copies one after the other, and the first and the last are not.
+
+    OGA learns row by row, and then the last one keeps its entropy; in one block all have the first
+    one's.
+    """
+    stream = np.array([[0.8, 0.6]]) + 5e-7 * np.array([[0, 0], [-1, 1], [-2, 2]])
+    learner, block, replica = (soba.OGA(np.eye(2), logit_scale=70.0) for _ in range(3))
+    delta = told(learner, stream, [0, 1, 2], True)
+    block.learn(stream, ids=[0, 1, 2])
+    assert [len(np.unique(one.queue.items().entropies)) for one in (learner, block)] == [2, 1]
+    assert_same_state(replica.absorb(delta).state(), learner.state())
