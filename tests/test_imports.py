@@ -4,7 +4,7 @@ import sys
 
 def test_the_core_needs_no_torch_and_no_command_line():
     code = (
-        "import sys, soba; heavy = {'torch', 'typer', 'rich', 'PIL', 'onnxruntime'}; "
+        "import sys, soba; heavy = {'torch', 'typer', 'rich', 'PIL', 'onnxruntime', 'sqlite3'}; "
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

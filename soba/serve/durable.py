@@ -68,14 +68,13 @@ class DurableStream:
     --------
     >>> import tempfile, soba
     >>> from PIL import Image
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> with DurableStream(
-    ...     f"sqlite:///{folder.name}/cats.db", "cats", soba.Classifier("tiny", ["bell", "cat"])
-    ... ) as stream:
-    ...     [answer] = stream.classify(Image.new("RGB", (64, 64), "white"))
-    >>> DurableStream(f"sqlite:///{folder.name}/cats.db", "cats").n_seen
-    1
-    >>> folder.cleanup()
+    >>> clf = soba.Classifier("tiny", ["bell", "cat"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with DurableStream(f"sqlite:///{folder}/cats.db", "cats", clf) as stream:
+    ...         [answer] = stream.classify(Image.new("RGB", (64, 64), "white"))
+    ...     with DurableStream(f"sqlite:///{folder}/cats.db", "cats") as stream:
+    ...         stream.n_seen, stream.history()[0].kind
+    (1, 'learn')
     """
 
     def __init__(

@@ -183,11 +183,15 @@ class Store:
 
     def _connected(self) -> Connection:
         connection = self.database.connect()
-        for statement in self.database.begin_setup:
-            connection.execute(statement)
-        for statement in _TABLES:
-            connection.execute(statement.format(blob=self.database.blob))
-        connection.execute("COMMIT")
+        try:
+            for statement in self.database.begin_setup:
+                connection.execute(statement)
+            for statement in _TABLES:
+                connection.execute(statement.format(blob=self.database.blob))
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
         self.connections += 1
         return connection
 

@@ -12,7 +12,7 @@ from faulty import faulty
 from streams import FEATURES, assert_equal_bits, assert_learned, classifier
 
 import soba
-from soba.serve import replica
+from soba.serve import databases, replica
 from soba.serve.databases import open_database, sqlite
 from soba.serve.store import StoreError
 
@@ -78,6 +78,22 @@ def test_the_server_goes_and_comes_back(postgres):
             postgres.start()
         assert learn(stream, *range(40, 50)) == 10
         assert_learned(state_of(stream), range(50))
+
+
+def test_a_writer_that_hangs_holds_others_up_for_a_while_only(url, monkeypatch):
+    monkeypatch.setattr(databases, "_PATIENCE", 1)
+    with soba.DurableStream(url, "cats", classifier()) as stream:
+        learn(stream, *range(30))
+        hanging = open_database(url)
+        connection = hanging.connect()
+        connection.execute(hanging.begin)
+        connection.execute(f"SELECT name FROM stream{hanging.lock}").fetchall()
+        with pytest.raises(StoreError, match="lock"):
+            learn(stream, *range(30, 60))
+        connection.execute("ROLLBACK")
+        connection.close()
+        assert learn(stream, *range(30, 60)) == 30
+        assert_learned(state_of(stream), range(60))
 
 
 def test_a_full_disk(tmp_path):

@@ -22,18 +22,20 @@ def test_three_processes_on_one_database(url, workers, samples):
     rng = np.random.default_rng(samples)
     watching = soba.DurableStream(url, "cats", classifier())  # from the first entry on
     shares = np.array_split(rng.permutation(samples), 3)
-    left, kills = [set(share.tolist()) for share in shares], 0
+    left = [set(share.tolist()) for share in shares]
     jobs = [workers.start(url, sorted(share)) for share in left]
+    kills = sorted(rng.integers(0, 9 * samples // 10, samples // 50).tolist())  # after so many
     while any(left):
         for who, job in enumerate(jobs):
             acknowledged = workers.acknowledged(job)
             if acknowledged is None and left[who]:
                 jobs[who] = workers.start(url, sorted(left[who]))
             left[who] -= set(acknowledged or [])
-            if kills < samples // 50 and rng.random() < 0.1:
-                left[who] -= set(workers.kill(job))
-                kills += 1
-    assert kills == samples // 50
+        if kills and samples - sum(map(len, left)) >= kills[0]:
+            kills.pop(0)
+            victim = rng.choice([who for who in range(3) if left[who]])
+            left[victim] -= set(workers.kill(jobs[victim]))
+    assert not kills
     watching.sync()
     late = soba.DurableStream(url, "cats")  # by a snapshot and the log since
     assert watching.version == late.version
