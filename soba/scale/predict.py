@@ -158,9 +158,17 @@ def scorer(folder: ShardFolder, state: str | os.PathLike[str]) -> Scorer:
 def _best(shares: np.ndarray, count: int) -> np.ndarray:
     """(n, k) the likeliest classes, best first; the first of equals."""
     if count * 4 >= shares.shape[1]:
-        ranked: np.ndarray = np.argsort(-shares, axis=1, kind="stable")
-        return ranked[:, :count]
+        return _ranked(shares, count)
     some = np.sort(np.argpartition(-shares, count, axis=1)[:, :count], axis=1)
-    order = np.argsort(-np.take_along_axis(shares, some, axis=1), axis=1, kind="stable")
+    order = _ranked(np.take_along_axis(shares, some, axis=1), count)
     best: np.ndarray = np.take_along_axis(some, order, axis=1)
+    # Where classes beyond the last are as likely as it, the partition has taken any of them.
+    last = np.take_along_axis(shares, best[:, -1:], axis=1)
+    tied = np.count_nonzero(shares >= last, axis=1) > count
+    best[tied] = _ranked(shares[tied], count)
     return best
+
+
+def _ranked(shares: np.ndarray, count: int) -> np.ndarray:
+    ranked: np.ndarray = np.argsort(-shares, axis=1, kind="stable")
+    return ranked[:, :count]
