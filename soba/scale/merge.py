@@ -12,7 +12,7 @@ from typing import cast
 from soba._files import alone
 from soba.adapt.merging import merge_noted_files
 from soba.adapt.stream import StreamAdapter
-from soba.registry import adapter_class
+from soba.registry import saved_class
 from soba.scale.folder import ShardFolder
 from soba.scale.learn import Learned, Worker, check_mergeable, learn, state_meta
 from soba.scale.run import Here, Runner
@@ -30,8 +30,8 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     """
     if not paths:
         raise ValueError("no states to merge")
+    cls, *_ = (saved_class(state_meta(path), path) for path in paths)
     try:
-        cls = adapter_class(str(state_meta(paths[0]).get("adapter")))
         check_mergeable(cls.card.name)
     except ValueError as error:
         raise ValueError(f"{paths[0]}: {error}") from error
