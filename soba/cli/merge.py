@@ -31,8 +31,7 @@ def merge_(
         adapter = merge(states, output)
     note = state_meta(output).get("note") or {}
     shards = note.get("shards")
-    without = 0 if shards is None else shards - shards_seen(output)
-    if without > 0:
+    if shards is not None and (without := shards - shards_seen(output)) > 0:
         err.print(
             f"[yellow]no image of {without} of {counted(shards, 'shard')} of the run was learned "
             "from: states are missing, or no image of these shards could be read[/]",
