@@ -24,7 +24,7 @@ from soba.answers import Answer
 from soba.encode.prompts import classifier as text_classifier
 from soba.encode.prompts import templates as read_templates
 from soba.encode.source import EncoderSource
-from soba.registry import adapter_class, check_method, create_adapter
+from soba.registry import check_method, create_adapter, saved_class
 
 if TYPE_CHECKING:  # these need Pillow, which adapters on features do without
     from soba.encode.encoder import Encoder
@@ -321,10 +321,7 @@ def load(
     A classifier's encoder is opened at the first image, and never downloaded.
     """
     arrays, meta = load_checked(path)
-    try:
-        cls = adapter_class(str(meta.get("adapter")))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    cls = saved_class(meta, path)
     note = meta.get("note")
     state = {"meta": meta, "arrays": arrays}
     if not isinstance(note, dict) or not {"class_names", "encoder"} <= note.keys():

@@ -14,8 +14,10 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import importlib
+import os
 import threading
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,6 +97,21 @@ def adapter_class(name: str) -> type[Adapter]:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown method {name!r}.{hint} Known: {', '.join(known)}")
     return _registered[name]
+
+
+def saved_class(meta: Mapping[str, Any], path: str | os.PathLike[str]) -> type[Adapter]:
+    """The class whose state is in a file that says `meta` of itself; an error names the file."""
+    if "model" in meta:
+        raise ValueError(
+            f"{path}: a model that soba learn --transductive made of all images at once; soba "
+            "predict answers with it, and it is no state to load, merge or learn on from"
+        )
+    if not isinstance(meta.get("adapter"), str):
+        raise ValueError(f"{path}: does not say of which method it is a state")
+    try:
+        return adapter_class(meta["adapter"])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def check_method(name: str, *, transductive: bool = False) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from soba.cli._common import counted, open_encoder, out, say_broken, shown, speed_bar
-from soba.cli._scale import part_of, refuse_both, working
+from soba.cli._scale import gpus_of, part_of, refuse_both, working
 from soba.encode.encoder import TINY, load_encoder
 from soba.encode.prompts import templates
 from soba.scale.embed import Embedded, Embedder
@@ -48,7 +48,7 @@ def embed_shards(
     opener = partial(
         load_encoder, model, pretrained, device=device, precision=precision, threads=threads
     )
-    gpus = 1 if ray is not None and device.startswith("cuda") else 0
+    gpus = gpus_of(encoder.device)
     results: list[Embedded] = []
     with working(ray, cpus=threads or 1, gpus=gpus) as runner, speed_bar() as progress:
         counts = [folder.manifest.shards[number].count for number in numbers]

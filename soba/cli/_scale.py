@@ -72,6 +72,15 @@ def working(ray: str | None, *, cpus: int = 1, gpus: float = 0) -> Iterator[Runn
         yield cluster
 
 
+def gpus_of(*devices: str) -> int:
+    """GPUs for a worker whose encoders are on such devices, as those opened here are.
+
+    >>> gpus_of("cuda:0"), gpus_of("cpu", "cuda"), gpus_of("cpu"), gpus_of("mps")
+    (1, 1, 0, 0)
+    """
+    return int(any(device.partition(":")[0] in ("cuda", "rocm") for device in devices))
+
+
 def part_of(folder: ShardFolder, shard: str | None) -> range:
     """The numbers of the shards that this worker takes; without --shard all."""
     index, count = (0, 1) if shard is None else parse_part(shard)

@@ -38,7 +38,7 @@ from soba.cli._common import (
     shown,
     weights_of,
 )
-from soba.cli._scale import RayOption, working
+from soba.cli._scale import RayOption, gpus_of, working
 from soba.cli.efficiency import efficiency_
 from soba.encode.encoder import TINY, load_encoder, split_name
 from soba.encode.prompts import templates
@@ -228,11 +228,12 @@ def bench_(
         )
     _stop_at(plan.problems(), on_disk=benchmark in ("ood", "cross"))
     _say_unusual(plan)
-    if any(card(name).tunes_prompts for name in plan.methods):
-        _ = opened.tunable  # what it lacks is said before the work
+    tunes = any(card(name).tunes_prompts for name in plan.methods)
+    tunable = [opened.tunable] if tunes else []  # what it lacks is said before the work
     prompts = templates(prompt) if prompt else None
     places = Places(source, opened, output, prompts, augmix, batch)
-    _report(plan, places, ray, threads or 1, 1 if device.startswith("cuda") else 0)
+    gpus = 0 if ray is None else gpus_of(*(e.device for e in (opened.encoder, *tunable)))
+    _report(plan, places, ray, threads or 1, gpus)
 
 
 def _report(plan: Plan, places: Places, ray: str | None, cpus: int, gpus: int) -> None:

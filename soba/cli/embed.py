@@ -85,19 +85,28 @@ def embed_(
         bool, typer.Option("--shards", help="Write all shards of the source, from this process.")
     ] = False,
     shard_size: Annotated[
-        int,
-        typer.Option(min=1, help="Images of a shard; a tar or a Parquet file is one as it is."),
-    ] = 10_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Images of a shard, 10,000 by default; a tar or a Parquet file is one as it is.",
+        ),
+    ] = None,
     ray: RayOption = None,
-    per_class: Annotated[int, typer.Option(min=1, help="Images per class of icons.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of icons and of views.")] = 0,
+    per_class: Annotated[
+        int | None, typer.Option(min=1, help="Images per class of icons; default: 20.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of icons and of views; default: 0.")
+    ] = None,
     views: Annotated[int, typer.Option(min=1, help="Views per image; the TPT family: 64.")] = 1,
     augmix: Annotated[bool, typer.Option("--augmix", help="Distort and mix the views.")] = False,
     generated: Annotated[
         Path | None,
         typer.Option(help="A folder of generated images for each image, for difftpt: IMAGE/*.png."),
     ] = None,
-    generated_count: Annotated[int, typer.Option(min=1, help="How many of them.")] = 63,
+    generated_count: Annotated[
+        int | None, typer.Option(min=1, help="How many of them; default: 63.")
+    ] = None,
     model: Model = "tiny",
     pretrained: Pretrained = None,
     prompt: Templates = None,
@@ -127,6 +136,9 @@ def embed_(
                 "--views": views > 1,
                 "--augmix": augmix,
                 "--generated": generated is not None,
+                "--generated-count": generated_count is not None,
+                "--per-class": per_class is not None,
+                "--seed": seed is not None,
             }
         )
         embed_shards(
@@ -135,7 +147,7 @@ def embed_(
             class_names(classes, classes_file),
             prompt,
             shard=shard,
-            shard_size=shard_size,
+            shard_size=shard_size or 10_000,
             ray=ray,
             model=model,
             pretrained=pretrained,
@@ -147,6 +159,8 @@ def embed_(
         return
     if classes is not None:
         raise ValueError("--classes goes with --shard, --shards or --ray; here say --classes-file")
+    if shard_size is not None:
+        raise ValueError("--shard-size goes with --shard, --shards or --ray")
     check_folder(output)
     images = open_images(
         source,
@@ -155,15 +169,11 @@ def embed_(
         incomplete=incomplete,
         labelled=labelled,
         classes_file=classes_file,
-        per_class=per_class,
-        seed=seed,
+        per_class=per_class or 20,
+        seed=seed or 0,
     )
     encoder = open_encoder(model, pretrained, device, precision, threads)
-    crops = Views(views, augmix, encoder.preprocess, seed)
-    maker: ViewMaker | None = crops if views > 1 else None
-    if generated is not None:
-        maker = GeneratedViews(crops, generated, generated_count)
-        maker.check(images.keys)
+    crops = Views(views, augmix, encoder.preprocess, seed or 0)
     extraction = Extraction(
         encoder,
         images,
@@ -171,10 +181,21 @@ def embed_(
         _templates(prompt, images, encoder),
         labels=images.labels,
         batch=batch,
-        views=maker,
+        views=_view_maker(crops, images, generated, generated_count or 63),
         allow_duplicates=source in NAMES,  # ImageNet says missile and sunglasses twice
     )
     _extract(extraction, images, output)
+
+
+def _view_maker(
+    crops: Views, images: ImageSet, generated: Path | None, count: int
+) -> ViewMaker | None:
+    """What makes the views of an image; None where the image is the only one."""
+    if generated is None:
+        return crops if crops.count > 1 else None
+    maker = GeneratedViews(crops, generated, count)
+    maker.check(images.keys)
+    return maker
 
 
 def _extract(extraction: Extraction, images: ImageSet, output: Path) -> None:

@@ -39,7 +39,9 @@ def learn_(
             help="Learn from all images at once, in rounds over all shards: not from a stream.",
         ),
     ] = False,
-    rounds: Annotated[int, typer.Option(min=0, help="Of --transductive, at most.")] = 20,
+    rounds: Annotated[
+        int | None, typer.Option(min=0, help="Of --transductive, at most; default: 20.")
+    ] = None,
     ray: RayOption = None,
 ) -> None:
     """Learn from the features that `soba embed --shard` wrote: no labels, no scores, one pass.
@@ -54,6 +56,8 @@ def learn_(
         raise ValueError("--transductive needs all shards in every round: say --ray, or no --shard")
     if transductive and method != "soba+":
         raise ValueError(f"{method} does not learn from a set at once; soba+ does")
+    if rounds is not None and not transductive:
+        raise ValueError("--rounds goes with --transductive: a stream is learned from in one pass")
     check_mergeable(method)
     _refuse_missing(run, shard)
     if shard is not None:
@@ -62,7 +66,7 @@ def learn_(
     check_folder(output)
     with working(ray) as runner:
         if transductive:
-            _learn_at_once(run, output, rounds, runner)
+            _learn_at_once(run, output, 20 if rounds is None else rounds, runner)
         else:
             _learn_all(run, method, output, runner)
 

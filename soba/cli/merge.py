@@ -30,10 +30,13 @@ def merge_(
     with working(None):
         adapter = merge(states, output)
     note = state_meta(output).get("note") or {}
-    seen, shards = shards_seen(output), note.get("shards")
-    if shards is not None and seen < shards:
+    shards = note.get("shards")
+    if shards is not None and (without := shards - shards_seen(output)) > 0:
         err.print(
-            f"[yellow]the states are of {seen} of {shards} shards of the run[/]", highlight=False
+            f"[yellow]no image of {without} of {counted(shards, 'shard')} of the run was learned "
+            "from: states are missing, or no image of these shards could be read[/]",
+            soft_wrap=True,
+            highlight=False,
         )
     out.print(
         f"{counted(adapter.n_seen, 'image')} of {counted(len(states), 'state')} in {shown(output)}",

@@ -86,7 +86,13 @@ class ShardFolder:
             manifest = claim_manifest(file, manifest)
             about = {"id_space": manifest.id_space}
             claim(place / TEXT, lambda temporary: save_checked(temporary, {"text": text}, about))
-        return cls.open(place)
+        elif not file.exists():
+            # The manifest was lost. Text of another run is refused before it gets one of this run.
+            _read_text(place, manifest)
+            claim_manifest(file, manifest)
+        folder = cls.open(place)
+        refuse_other(file, folder.manifest, manifest)  # another process may have been faster
+        return folder
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -166,7 +172,10 @@ def _read_text(place: Path, manifest: Manifest) -> np.ndarray:
     arrays, meta = load_checked(place / TEXT)
     text = arrays.get("text", np.empty(0))
     if meta.get("id_space") != manifest.id_space:
-        raise ValueError(f"{place / TEXT}: is of another run than {place / MANIFEST}")
+        raise ValueError(
+            f"{place / TEXT}: is of another run ({meta.get('id_space')}) than the manifest "
+            f"({manifest.id_space}); take another folder"
+        )
     if text.shape != (len(manifest.class_names), manifest.dim):
         raise ValueError(f"{place / TEXT}: its text features are of shape {text.shape}")
     return text

@@ -94,6 +94,9 @@ def state_digest(path: str | os.PathLike[str]) -> str:
 
 
 def _header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
+    if os.path.exists(path) and not os.path.isfile(path):
+        what = "a folder" if os.path.isdir(path) else "no file"
+        raise ValueError(f"{path}: is {what}; name the states themselves")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             entries = file.metadata() or {}
@@ -120,7 +123,7 @@ def check_state(path: str | os.PathLike[str], folder: ShardFolder, method: str |
 
 
 def shards_seen(path: str | os.PathLike[str]) -> int:
-    """How many shards of a run a state has learned from."""
+    """How many shards of a run a state has learned any image from."""
     return len(np.unique(_seen(path)[:, 0] >> ROW_BITS))
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from soba._files import alone
 from soba.adapt.merging import merge_noted_files
 from soba.adapt.stream import StreamAdapter
-from soba.registry import adapter_class
+from soba.registry import saved_class
 from soba.scale.folder import ShardFolder
 from soba.scale.learn import Learned, Worker, check_mergeable, learn, state_meta
 from soba.scale.run import Here, Runner
 
 FAN = 8  # states that one task merges
+
+# What is written into the folder of parts: states of workers, merged ones, and halves of either.
+_PART = re.compile(r"\.?(state-\d+-of-\d+|merged-\d+-\d+)\.safetensors(\.[0-9a-f]{8}\.tmp)?")
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> StreamAdapter:
@@ -25,8 +30,8 @@ def merge(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str
     """
     if not paths:
         raise ValueError("no states to merge")
+    cls, *_ = (saved_class(state_meta(path), path) for path in paths)
     try:
-        cls = adapter_class(str(state_meta(paths[0]).get("adapter")))
         check_mergeable(cls.card.name)
     except ValueError as error:
         raise ValueError(f"{paths[0]}: {error}") from error
@@ -63,20 +68,44 @@ def learn_merged(
 ) -> None:
     """Learn from all shards of a run, by as many workers as there are, and merge what they learn.
 
-    What workers have learned lies in a folder beside `output` until it is merged; a run that is
-    started again goes on from there. `step` counts shards.
+    What workers have learned lies in a hidden folder beside `output` until it is merged; a run
+    that is started again goes on from there. One run at a time makes `output`. `step` counts
+    shards.
     """
-    runner, target = runner or Here(), Path(os.path.realpath(output))
+    target = Path(os.path.realpath(output))
+    with alone(target):
+        parts = parts_of(target)
+        parts.mkdir(exist_ok=True)
+        states = _learn_parts(folder, method, parts, runner or Here(), step)
+        merge_tree(states, target, parts, runner or Here())
+        _remove_parts(parts)
+
+
+def parts_of(output: Path) -> Path:
+    """The folder of what workers have learned, until it is merged into `output`."""
+    return output.with_name(f".{output.name}.parts")
+
+
+def _learn_parts(
+    folder: ShardFolder, method: str, parts: Path, runner: Runner, step: Callable[[int], None]
+) -> list[Path]:
+    """The states of as many workers as there is room for."""
     count = min(runner.slots, len(folder.manifest.shards))
-    parts = target.with_name(f"{target.name}.parts")
-    parts.mkdir(exist_ok=True)
-    states = []
     workers = [Worker(method, index, count) for index in range(count)]
+    states = []
     for worker, learned in zip(workers, runner.map(_learn, (folder, parts), workers), strict=True):
         states.append(learned.path)
         step(len(folder.manifest.part(worker.index, worker.count)))
-    merge_tree(states, target, parts, runner)
-    shutil.rmtree(parts)
+    return states
+
+
+def _remove_parts(parts: Path) -> None:
+    """Remove what this and earlier runs have written there; what else is there stays."""
+    for path in list(parts.iterdir()):
+        if _PART.fullmatch(path.name):
+            path.unlink()
+    with contextlib.suppress(OSError):  # it is not empty
+        parts.rmdir()
 
 
 def _learn(shared: tuple[ShardFolder, Path], worker: Worker) -> Learned:

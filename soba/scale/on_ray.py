@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -62,20 +63,20 @@ class OnRay:
 
     def __init__(self, cpus: int = 1, gpus: float = 0) -> None:
         self._ray = _ray()
+        self._cpus, self._gpus = cpus, gpus
         self._needs = {"num_cpus": cpus, "num_gpus": gpus}
+        self._surroundings = _Surroundings(os.getcwd(), bool(gpus))
 
     @property
     def slots(self) -> int:
         """How many workers the whole cluster has room for."""
-        there = self._ray.cluster_resources()
-        rooms = [
-            int(there.get(name, 0) // amount)
-            for name, amount in zip(("CPU", "GPU"), self._needs.values(), strict=True)
-            if amount
-        ]
-        if not min(rooms, default=1):
-            raise ValueError(f"no node of the Ray cluster has what a worker needs: {self._needs}")
-        return min(rooms, default=1)
+        places = room(self._ray.nodes(), {"CPU": self._cpus, "GPU": self._gpus})
+        if not places:  # Ray would wait for such a node for ever
+            raise ValueError(
+                "no node of the Ray cluster has what a worker needs: "
+                f"{self._cpus} CPUs (--threads) and {self._gpus:g} GPUs (--device)"
+            )
+        return places
 
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]
@@ -83,7 +84,7 @@ class OnRay:
         """A task per item; results come in order, and few of them wait for their turn."""
         ray, rest = self._ray, iter(items)
         task = ray.remote(_work_there).options(**self._needs, max_retries=RETRIES)
-        start = partial(task.remote, os.getcwd(), function, ray.put(shared))
+        start = partial(task.remote, self._surroundings, function, ray.put(shared))
         waiting = deque(start(item) for item in islice(rest, 2 * self.slots))
         while waiting:
             result = self._result(waiting.popleft())
@@ -102,7 +103,7 @@ class OnRay:
         )
         busy = {}
         for item in islice(rest, self.slots):
-            actor = actor_class.remote(os.getcwd(), make_worker)
+            actor = actor_class.remote(self._surroundings, make_worker)
             busy[actor.work.remote(item)] = actor
         while busy:
             [done], _ = ray.wait(list(busy), num_returns=1)
@@ -128,11 +129,46 @@ class OnRay:
             ) from error
 
 
+def room(nodes: Iterable[Mapping[str, Any]], needs: Mapping[str, float]) -> int:
+    """How many workers find a place, each on one node that has all it needs.
+
+    `nodes` are what `ray.nodes()` tells of.
+
+    >>> small, large = ({"Alive": True, "Resources": {"CPU": n}} for n in (1.0, 4.0))
+    >>> room([small, large, small], {"CPU": 2}), room([small, small], {"CPU": 2})
+    (2, 0)
+    """
+    return sum(
+        min((int(node["Resources"].get(name, 0) // n) for name, n in needs.items() if n), default=1)
+        for node in nodes
+        if node["Alive"]
+    )
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    """What a worker finds around it, on whatever node it is."""
+
+    folder: str
+    has_gpu: bool
+
+    def enter(self) -> None:
+        # Relative paths mean on every node what they mean to whoever started the run.
+        if os.path.isdir(self.folder):
+            os.chdir(self.folder)
+        # Ray shows all GPUs to whoever has asked for none, and all such workers would share the
+        # first.
+        if not self.has_gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 class _Actor:
     """A worker with a process of its own."""
 
-    def __init__(self, place: str, make_worker: Callable[[], Callable[[Any], Any]]) -> None:
-        _go_to(place)
+    def __init__(
+        self, surroundings: _Surroundings, make_worker: Callable[[], Callable[[Any], Any]]
+    ) -> None:
+        surroundings.enter()
         self._make_worker = make_worker
         self._worker: Callable[[Any], Any] | None = None
 
@@ -142,15 +178,11 @@ class _Actor:
         return self._worker(item)
 
 
-def _work_there(place: str, function: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
-    _go_to(place)
+def _work_there(
+    surroundings: _Surroundings, function: Callable[[Any, Any], Any], shared: Any, item: Any
+) -> Any:
+    surroundings.enter()
     return function(shared, item)
-
-
-def _go_to(place: str) -> None:
-    """Relative paths mean on every node what they mean to whoever started the run."""
-    if os.path.isdir(place):
-        os.chdir(place)
 
 
 def _ray() -> Any:

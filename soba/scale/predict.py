@@ -14,7 +14,7 @@ from soba._files import parse_json
 from soba.adapt._arrays import read_batch, softmax
 from soba.adapt.queue_adapter import PrototypeAdapter
 from soba.adapt.transduction import block_rows
-from soba.registry import adapter_class
+from soba.registry import saved_class
 from soba.scale.answer_files import AnswerBlock, read_answer_file, write_answer_file
 from soba.scale.folder import ShardFolder
 from soba.scale.learn import state_digest, state_meta
@@ -145,11 +145,7 @@ def scorer(folder: ShardFolder, state: str | os.PathLike[str]) -> Scorer:
     if meta.get("model") == KIND:
         model = load_model(state)
         return lambda features: model_logits(model, features)
-    try:
-        cls = adapter_class(str(meta.get("adapter")))
-    except ValueError as error:
-        raise ValueError(f"{state}: {error}") from error
-    adapter = cls.load(state)
+    adapter = saved_class(meta, state).load(state)
     if isinstance(adapter, PrototypeAdapter) and adapter.statistics_ is None:
         adapter.refresh()  # the state of one worker, which nobody has merged
     return lambda features: np.asarray(adapter.logits(features))
@@ -158,9 +154,17 @@ def scorer(folder: ShardFolder, state: str | os.PathLike[str]) -> Scorer:
 def _best(shares: np.ndarray, count: int) -> np.ndarray:
     """(n, k) the likeliest classes, best first; the first of equals."""
     if count * 4 >= shares.shape[1]:
-        ranked: np.ndarray = np.argsort(-shares, axis=1, kind="stable")
-        return ranked[:, :count]
+        return _ranked(shares, count)
     some = np.sort(np.argpartition(-shares, count, axis=1)[:, :count], axis=1)
-    order = np.argsort(-np.take_along_axis(shares, some, axis=1), axis=1, kind="stable")
+    order = _ranked(np.take_along_axis(shares, some, axis=1), count)
     best: np.ndarray = np.take_along_axis(some, order, axis=1)
+    # Where classes beyond the last are as likely as it, the partition has taken any of them.
+    last = np.take_along_axis(shares, best[:, -1:], axis=1)
+    tied = np.count_nonzero(shares >= last, axis=1) > count
+    best[tied] = _ranked(shares[tied], count)
     return best
+
+
+def _ranked(shares: np.ndarray, count: int) -> np.ndarray:
+    ranked: np.ndarray = np.argsort(-shares, axis=1, kind="stable")
+    return ranked[:, :count]

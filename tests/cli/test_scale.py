@@ -80,6 +80,29 @@ def test_a_model_of_all_images_at_once(run, tmp_path):
     assert "tda" in refused("learn", run, "--transductive", "--method", "tda", "-o", model)
 
 
+def test_a_model_of_all_images_is_no_state(icon_stream, run, tmp_path):
+    model, states = tmp_path / "model.safetensors", tmp_path / "states"
+    soba_command("learn", run, "--transductive", "--rounds", 1, "-o", model)
+    soba_command("learn", run, "--shard", "0/1", "-o", states)
+    what = f"{model}: a model that soba learn --transductive made"
+    assert what in refused("classify", icon_stream, *CLASSES, "--state", model)
+    for given in ([model], [*states.iterdir(), model]):
+        assert what in refused("merge", *given, "-o", tmp_path / "merged")
+    with pytest.raises(ValueError, match=what):
+        soba.load(model)
+    line = refused("merge", run / "text.safetensors", "-o", tmp_path / "merged")
+    assert "text.safetensors: does not say of which method" in line
+
+
+def test_a_folder_is_no_state(icon_stream, run, tmp_path):
+    (tmp_path / "states").mkdir()
+    line = refused("merge", tmp_path / "states", "-o", tmp_path / "merged")
+    assert f"{tmp_path / 'states'}: is a folder; name the states themselves" in line
+    line = refused("predict", run, "--state", tmp_path / "states", "-o", tmp_path / "answers")
+    assert f"{tmp_path / 'states'}: is a folder" in line
+    assert "null: is no file" in refused("merge", os.devnull, "-o", tmp_path / "merged")
+
+
 @pytest.mark.parametrize("done", [1, 3])
 def test_a_killed_worker_is_started_again(icon_stream, run, tmp_path, done):
     place = tmp_path / "run"
@@ -106,6 +129,18 @@ def test_broken_images_are_recorded_and_no_end(icon_stream, tmp_path):
     )
     rows = pq.read_table(tmp_path / "answers" / "answers-00001.parquet").to_pylist()
     assert [row["key"] for row in rows if row["error"]] == [str(torn)]
+
+
+def test_a_shard_of_broken_images_is_not_said_to_be_missing(icon_stream, tmp_path):
+    pictures = shutil.copytree(icon_stream, tmp_path / "pictures")
+    for torn in sorted(pictures.iterdir())[10:20]:
+        torn.write_bytes(b"no picture")
+    embed(pictures, tmp_path / "run", "0/1")
+    soba_command("learn", tmp_path / "run", "--shard", "0/1", "-o", tmp_path / "states")
+    [state] = (tmp_path / "states").iterdir()
+    printed = soba_command("merge", state, "-o", tmp_path / "state")
+    assert "no image of 1 of 5 shards of the run was learned from" in printed
+    assert "or no image of these shards could be read" in printed
 
 
 def test_two_runs_do_not_share_a_folder(icon_stream, run, tmp_path):
@@ -136,7 +171,7 @@ def test_what_is_missing_is_said_before_the_work(icon_stream, tmp_path):
     soba_command("learn", tmp_path / "run", "--shard", "0/2", "-o", tmp_path / "states")
     [state] = (tmp_path / "states").iterdir()
     printed = soba_command("merge", state, "-o", tmp_path / "state")
-    assert "the states are of 3 of 5 shards" in printed
+    assert "no image of 2 of 5 shards of the run was learned from" in printed
     assert "no manifest.json" in refused("learn", tmp_path, "-o", tmp_path / "state")
 
 
@@ -148,6 +183,13 @@ def test_arguments_that_make_no_sense(icon_stream, run, tmp_path):
     assert "--views has no place" in refused(
         "embed", icon_stream, "--shards", "--views", 4, *CLASSES, *out
     )
+    for option in ("--seed", "--per-class", "--generated-count"):
+        line = refused("embed", icon_stream, "--shards", option, 1, *CLASSES, *out)
+        assert f"{option} has no place" in line
+    assert "--shard-size goes with --shard" in refused(
+        "embed", icon_stream, "--shard-size", 9, *out
+    )
+    assert "--rounds goes with --transductive" in refused("learn", run, "--rounds", 3, *out)
     assert "which classes" in refused("embed", icon_stream, "--shards", *out)
     assert "--classes goes with --shard" in refused("embed", icon_stream, *CLASSES, *out)
     assert "does not merge" in refused("learn", run, "--method", "dota", *out)

@@ -1,5 +1,6 @@
 """States of workers merge into the state of one who saw everything, however they are grouped."""
 
+import os
 import shutil
 
 import duckdb
@@ -13,7 +14,7 @@ from runs import NAMES, make_folder, make_run, rows_of
 import soba
 from soba.scale.embed import Embedder
 from soba.scale.learn import Worker, check_state, learn, new_adapter, shards_seen, state_meta
-from soba.scale.merge import learn_merged, merge, merge_tree
+from soba.scale.merge import learn_merged, merge, merge_tree, parts_of
 from soba.scale.run import Here
 
 
@@ -203,13 +204,42 @@ def test_what_a_killed_run_has_learned_is_taken_up(wide_run, states, tmp_path):
     """The state of a worker is there, and its features are gone: nobody reads them again."""
     copied = shutil.copytree(wide_run.path, tmp_path / "run")
     run = type(wide_run).open(copied)
-    parts = tmp_path / "state.parts"
+    parts = parts_of(tmp_path / "state")
     parts.mkdir()
     shutil.copy(states[1][0], parts)
+    # It had other workers, too, and was writing when it was killed.
+    for name in ("state-00003-of-00007", "merged-0-00001", ".state-00000-of-00007"):
+        (parts / f"{name}.safetensors").touch()
+    (parts / ".state-00001-of-00007.safetensors.0123abcd.tmp").touch()
     run.feature_file(3).unlink()
     learn_merged(run, "soba+", tmp_path / "state")
     assert check_state(tmp_path / "state", run, "soba+") == len(rows_of(wide_run)[0])
     assert not parts.exists()
+
+
+def test_what_others_keep_beside_a_state_stays(lake_run, tmp_path):
+    theirs = [tmp_path / "state.parts" / "notes", parts_of(tmp_path / "state") / "notes"]
+    for path in theirs:
+        path.parent.mkdir()
+        path.write_text("mine")
+    learn_merged(lake_run, "soba+", tmp_path / "state")
+    assert [path.read_text() for path in theirs] == ["mine", "mine"]
+    assert os.listdir(theirs[1].parent) == ["notes"]
+
+
+def test_one_run_at_a_time_makes_a_state(lake_run, tmp_path):
+    """A second one would remove what the first has learned and not merged yet."""
+    target = tmp_path / "state"
+    rival = []
+
+    def start_another(count):
+        with pytest.raises(ValueError, match="another run is working on this file") as refusal:
+            learn_merged(lake_run, "soba+", target)
+        rival.append(str(refusal.value))
+
+    learn_merged(lake_run, "soba+", target, step=start_another)
+    assert len(rival) == 1 and str(target) in rival[0]
+    assert os.listdir(tmp_path) == ["state"]
 
 
 def test_features_that_are_not_there_are_asked_for(wide_run, tmp_path):

@@ -118,6 +118,25 @@ def test_class_names_that_cannot_be_told_apart_leave_no_manifest(tmp_path, tiny)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "text.safetensors"])
+def test_a_file_that_was_lost_is_made_again(tmp_path, tiny, name):
+    lake = write_lake(tmp_path / "lake", tiny, (4, 4))
+    make_folder(tmp_path / "run", lake, tiny)
+    content = (tmp_path / "run" / name).read_bytes()
+    (tmp_path / "run" / name).unlink()
+    make_folder(tmp_path / "run", lake, tiny)
+    assert (tmp_path / "run" / name).read_bytes() == content
+
+
+def test_a_lost_manifest_is_not_replaced_by_one_of_another_run(tmp_path, tiny):
+    lake = write_lake(tmp_path / "lake", tiny, (4, 4))
+    make_folder(tmp_path / "run", lake, tiny)
+    (tmp_path / "run" / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"text\.safetensors: is of another run"):
+        make_folder(tmp_path / "run", lake, tiny, NAMES[1:])
+    make_folder(tmp_path / "run", lake, tiny)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "text.safetensors"])
 def test_a_damaged_file_is_named(tmp_path, tiny, name):
     lake = write_lake(tmp_path / "lake", tiny, (4,))
     make_folder(tmp_path / "run", lake, tiny)

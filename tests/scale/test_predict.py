@@ -185,10 +185,10 @@ def test_an_empty_run_is_plain_clip(tmp_path, tiny):
 
 
 @given(
-    hnp.arrays(np.float32, (3, 20), elements=st.floats(0, 1, width=32), unique=True),
+    hnp.arrays(np.float32, (3, 20), elements=st.sampled_from((0, 0.25, 0.5, 0.75, 1))),
     st.integers(1, 20),
 )
-def test_the_best_come_first(shares, count):
+def test_the_best_come_first_and_the_first_of_equals(shares, count):
     expected = np.argsort(-shares, axis=1, kind="stable")[:, :count]
     np.testing.assert_array_equal(_best(shares, count), expected)
 
