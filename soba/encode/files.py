@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from soba.encode._imports import no_package
+from soba.encode._reading import ReadFile, opening
 from soba.encode.image_files import check_file
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
@@ -61,14 +62,14 @@ def is_pattern(path: str) -> bool:
 
 
 def open_file(path: str) -> BinaryIO:
-    """A file to read from; whatever hinders it is raised before anything is waited for."""
-    if not is_remote(path):
-        check_file(Path(path))
-        return open(path, "rb")
-    system, inner = _file_system(path)
-    with _naming(path):
-        file: BinaryIO = system.open(inner, "rb")
-        return file
+    """A file to read from; whatever hinders it is raised before anything is waited for.
+
+    Where that may pass, as a broken connection does, it is a
+    :class:`~soba.encode._reading.ReadFailure`, now or when the file is read.
+    """
+    with opening(path, is_remote=is_remote(path)):
+        file = _open_remote(path) if is_remote(path) else _open_local(path)
+    return cast(BinaryIO, ReadFile(path, file))
 
 
 def beside(path: str, name: str) -> str:
@@ -137,6 +138,18 @@ def _below(path: str) -> tuple[str, list[str] | None]:
         files = [name for name, about in matches.items() if about["type"] != "directory"]
         return root, files or [name for folder in matches for name in system.find(folder)]
     return path.rstrip("/"), system.find(inner) if system.isdir(inner) else None
+
+
+def _open_local(path: str) -> BinaryIO:
+    check_file(Path(path))
+    return open(path, "rb")
+
+
+def _open_remote(path: str) -> BinaryIO:
+    system, inner = _file_system(path)
+    with _naming(path):
+        file: BinaryIO = system.open(inner, "rb")
+        return file
 
 
 def _looks(path: str) -> str:
