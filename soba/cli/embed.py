@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -31,12 +32,12 @@ from soba.cli._scale import RayOption, ShardOption
 from soba.datasets import NAMES, ImageSet, load_images, survey
 from soba.datasets.folder import from_folder
 from soba.datasets.icons import DOMAINS, IconSet, icons
-from soba.encode.archives import is_archive
 from soba.encode.encoder import TINY, Encoder
 from soba.encode.extract import Extraction
 from soba.encode.files import is_remote
 from soba.encode.generated import GeneratedViews
-from soba.encode.image_files import some
+from soba.encode.image_files import matching, some
+from soba.encode.lists import expand_braces
 from soba.encode.prompts import read_class_names, templates
 from soba.encode.views import ViewMaker, Views
 
@@ -45,9 +46,12 @@ def embed_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder of class folders or of images, a .csv or .txt of paths, a tar or a "
-            ".parquet of images, `icons-DOMAIN`, or one of the 15 data sets by name, with --data.",
-            metavar="FOLDER|DATASET",
+            help="A folder of class folders or of images, a pattern such as 'shots/**/*.jpg', a "
+            ".csv or .txt of paths, tars or .parquet files of images (one, a folder or a pattern "
+            "of them, 'train-{000..015}.tar'); any of these at s3://, gs://, file:// and the "
+            "like, where folders and tables give no labels; in shards, .npy files of features, "
+            "too. Or `icons-DOMAIN`, or one of the 15 data sets by name, with --data.",
+            metavar="SOURCE|DATASET",
         ),
     ],
     output: Annotated[
@@ -253,10 +257,7 @@ def open_images(
         if data is None:
             raise ValueError(f"{source}: say with --data which folder holds the data sets")
         return _data_set(source, data, split, incomplete)
-    if is_remote(source):
-        if not is_archive(source):
-            raise ValueError(f"{source}: no tar or .parquet, so it is embedded with --shards")
-    elif not Path(source).exists():
+    if not is_remote(source) and not _is_there(source):
         known = ", ".join([f"icons-{name}" for name in DOMAINS] + list(NAMES))
         raise ValueError(f"{source}: no such folder, and no data set of that name: {known}")
     names = None if classes_file is None else read_class_names(classes_file)
@@ -267,6 +268,12 @@ def open_images(
     if not images.class_names:
         raise ValueError(f"{source}: has no class folders; name the classes with --classes-file")
     return images
+
+
+def _is_there(source: str) -> bool:
+    """Whether a path, pattern or braces stand for any file."""
+    paths = expand_braces(source)
+    return any(os.path.exists(file) for path in paths for file in matching(path, bool))
 
 
 def _data_set(name: str, data: Path, split: str, incomplete: bool) -> ImageSet:

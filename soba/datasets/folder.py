@@ -16,28 +16,33 @@ from pathlib import Path
 import numpy as np
 
 from soba.datasets._facts import as_spoken
-from soba.datasets.archive import from_archive
+from soba.datasets.archive import from_archives
 from soba.datasets.base import ImageSet
 from soba.datasets.labels import ordered, read_labels
 from soba.encode.archives import is_archive
-from soba.encode.image_files import PathLike, folder_images, matching, some
-from soba.encode.lists import column, is_list, read_list, read_table
+from soba.encode.files import is_remote
+from soba.encode.image_files import PathLike, folder_images, is_image, matching, some
+from soba.encode.lists import column, expand_braces, is_list, read_list, read_table
 
 
 def load_images(
     source: PathLike | Sequence[PathLike], class_names: Sequence[str] | None = None
 ) -> ImageSet:
-    """Whatever a person points at: a folder, a .csv or .txt list, a tar or Parquet file, an image,
-    a pattern, or a list of those."""
-    if isinstance(source, str | os.PathLike):
-        if Path(source).is_dir():
-            return from_folder(source, class_names)
-        if Path(source).suffix.lower() == ".csv":
-            return from_csv(source, class_names)
-        if is_archive(os.fspath(source)):
-            return from_archive(source, class_names)
-        source = read_list(os.fspath(source)) if is_list(os.fspath(source)) else [source]
-    return from_files(source, class_names)
+    """Whatever a person points at: a folder, a .csv or .txt list, an image, a pattern, tars or
+    Parquet files in the same ways, a URL, or a list of images and patterns."""
+    if not isinstance(source, str | os.PathLike):
+        return from_files(source, class_names)
+    path = os.fspath(source)
+    if is_remote(path):
+        return from_archives(path, class_names)
+    if os.path.isdir(path):
+        return from_folder(path, class_names)
+    if path.lower().endswith(".csv"):
+        return from_csv(path, class_names)
+    paths = read_list(path) if is_list(path) else expand_braces(path)
+    if any(map(is_remote, paths)) or _are_archives(paths):
+        return from_archives(path, class_names)
+    return from_files(paths, class_names)
 
 
 def from_folder(
@@ -48,7 +53,8 @@ def from_folder(
     Parameters
     ----------
     folder
-        Either class folders with images at any depth below them, or images.
+        Either class folders with images at any depth below them, or images; where there are none,
+        tars or Parquet files of images.
     class_names
         The classes in label order. Of class folders they must be the folders' names, or there
         must be as many as there are folders that are called by numbers. Without them the folders
@@ -62,6 +68,8 @@ def from_folder(
         raise ValueError(f"{root}: not a folder")
     inside, loose = listed = folder_images(root)
     if labelled is None:
+        if not inside and not loose and folder_images(root, is_archive).keys:
+            return from_archives(root, class_names)
         if inside and loose:
             raise ValueError(
                 f"{root}: holds both images and folders of images; say --labelled if the folders "
@@ -111,6 +119,13 @@ def from_files(paths: Iterable[PathLike], class_names: Sequence[str] | None = No
     if keys and not any(map(os.path.isfile, keys)):
         raise ValueError(f"no image found: {some(keys)}")
     return _image_set("files", class_names or (), keys, None, None)
+
+
+def _are_archives(paths: Sequence[str]) -> bool:
+    """Whether paths and patterns stand for archives; where there are images, these are meant."""
+    if any(is_image(os.path.basename(file)) for path in paths for file in matching(path)):
+        return False
+    return any(is_archive(file) for path in paths for file in matching(path, is_archive))
 
 
 def _image_set(

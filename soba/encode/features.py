@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
+from soba.encode._reading import ReadFailure
 from soba.encode.encoder import Encoder
 from soba.encode.image_files import why_not_read
 from soba.encode.views import ViewMaker
@@ -96,11 +97,14 @@ def encode_stream(
     start: int = 0,
     views: ViewMaker | None = None,
     workers: int = 2,
+    raise_failures: bool = False,
 ) -> Iterator[Encoded]:
     """Encode images as they come, however many there will be; three batches are held at a time.
 
     `start` is the number of the first one; see :func:`encode`. If the images break off with an
-    error, it is raised after those that came before it are encoded.
+    error, it is raised after those that came before it are encoded. An image that cannot be read
+    is reported; with `raise_failures` only what is damaged is, and a failure that may pass is
+    raised, for those who keep what is reported.
     """
     step = batch_images(batch, views)
 
@@ -108,6 +112,8 @@ def encode_stream(
         try:
             image = picture.open()
         except Exception as error:  # Pillow's decoders raise nearly every kind there is
+            if raise_failures and isinstance(error, ReadFailure):
+                raise
             return why_not_read(error)
         try:
             if views is not None:

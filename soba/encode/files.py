@@ -9,18 +9,20 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, cast
 
 from soba.encode._imports import no_package
+from soba.encode._reading import ReadFile, opening
 from soba.encode.image_files import check_file
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
 _WEB = ("http://", "https://")
 MISSING = "missing"
+Answer = TypeVar("Answer")
 _REQUESTS = 16  # at a time: each of them waits for an answer from afar
 # What tells the versions of a file apart, best first; file systems know one or the other.
 _VERSIONS = (
@@ -61,14 +63,14 @@ def is_pattern(path: str) -> bool:
 
 
 def open_file(path: str) -> BinaryIO:
-    """A file to read from; whatever hinders it is raised before anything is waited for."""
-    if not is_remote(path):
-        check_file(Path(path))
-        return open(path, "rb")
-    system, inner = _file_system(path)
-    with _naming(path):
-        file: BinaryIO = system.open(inner, "rb")
-        return file
+    """A file to read from; whatever hinders it is raised before anything is waited for.
+
+    Where that may pass, as a broken connection does, it is a
+    :class:`~soba.encode._reading.ReadFailure`, now or when the file is read.
+    """
+    with opening(path, is_remote=is_remote(path)):
+        file = _open_remote(path) if is_remote(path) else _open_local(path)
+    return cast(BinaryIO, ReadFile(path, file))
 
 
 def beside(path: str, name: str) -> str:
@@ -82,15 +84,6 @@ def beside(path: str, name: str) -> str:
     if is_remote(path):
         return f"{path.rpartition('/')[0]}/{name}"
     return str(Path(path).parent / name)
-
-
-def exists(path: str) -> bool:
-    """Whether there is anything under this path."""
-    if not is_remote(path):
-        return os.path.lexists(path)
-    system, inner = _file_system(path)
-    with _naming(path):
-        return bool(system.exists(inner))
 
 
 def remote_files(path: str) -> list[str] | None:
@@ -115,14 +108,19 @@ def looks_of(paths: Sequence[str], *, fresh: bool = False) -> list[str]:
     No file is read. One that cannot be looked at is `MISSING`. Where it is to be `fresh`, what
     fsspec remembers of a listing does not serve.
     """
-    remote = [path for path in paths if is_remote(path)]
-    if not remote:
-        return [_looks(path) for path in paths]
     if fresh:
-        for system in {id(system): system for system, _ in map(_file_system, remote)}.values():
+        remote = [_file_system(path)[0] for path in paths if is_remote(path)]
+        for system in {id(system): system for system in remote}.values():
             system.invalidate_cache()
-    with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="looks") as pool:
-        return list(pool.map(_looks, paths))
+    return for_each(paths, _looks)
+
+
+def for_each(paths: Sequence[str], ask: Callable[[str], Answer]) -> list[Answer]:
+    """What `ask` says of each path; of remote ones, many are asked for at a time."""
+    if not any(map(is_remote, paths)):
+        return [ask(path) for path in paths]
+    with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="requests") as pool:
+        return list(pool.map(ask, paths))
 
 
 def _below(path: str) -> tuple[str, list[str] | None]:
@@ -137,6 +135,18 @@ def _below(path: str) -> tuple[str, list[str] | None]:
         files = [name for name, about in matches.items() if about["type"] != "directory"]
         return root, files or [name for folder in matches for name in system.find(folder)]
     return path.rstrip("/"), system.find(inner) if system.isdir(inner) else None
+
+
+def _open_local(path: str) -> BinaryIO:
+    check_file(Path(path))
+    return open(path, "rb")
+
+
+def _open_remote(path: str) -> BinaryIO:
+    system, inner = _file_system(path)
+    with _naming(path):
+        file: BinaryIO = system.open(inner, "rb")
+        return file
 
 
 def _looks(path: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from soba.encode._reading import ReadFailure
 from soba.encode.files import open_file
 
 _CHANNELS = (1, 3, 4)
@@ -88,15 +89,17 @@ class MemoryPicture(Picture):
 
 
 class NoPicture(Picture):
-    """What was asked for and cannot be had, and why."""
+    """What was asked for and cannot be had, and why; `may_pass` if only just now."""
 
-    __slots__ = ("problem",)
+    __slots__ = ("may_pass", "problem")
 
-    def __init__(self, name: str, problem: str) -> None:
+    def __init__(self, name: str, problem: str, *, may_pass: bool = False) -> None:
         super().__init__(name)
-        self.problem = problem
+        self.problem, self.may_pass = problem, may_pass
 
     def open(self) -> Image.Image:
+        if self.may_pass:
+            raise ReadFailure(None, self.problem, self.name)
         raise OSError(self.problem)
 
 

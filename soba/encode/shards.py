@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +18,7 @@ import numpy as np
 
 from soba.encode.archives import Archive, kind_of
 from soba.encode.embeddings import count_embeddings, embedding_blocks, tables_beside
-from soba.encode.files import MISSING, exists, is_pattern, is_remote, looks_of, remote_files
+from soba.encode.files import MISSING, for_each, is_pattern, is_remote, looks_of, remote_files
 from soba.encode.image_files import PathLike, folder_images, matching, some
 from soba.encode.lists import expand_braces, is_list, read_list
 from soba.encode.pictures import FilePicture, NoPicture, Picture
@@ -127,16 +127,32 @@ def list_shards(
         raise ValueError(f"size must be at least 1, not {size}")
     given = [source] if isinstance(source, str | os.PathLike) else list(source)
     paths = [path for each in given for path in expand_braces(os.fspath(each))]
-    files = sorted({file for path in paths for file in _files(path)})
-    kind, files = _one_kind(", ".join(map(str, given)), files)
+    listed = {path: _files(path) for path in paths}
+    every = sorted({file for files in listed.values() for file in files})
+    kind, files = _one_kind(", ".join(map(str, given)), every)
+    tables = [table for file in files if kind == "embeddings" for table in tables_beside(file)]
+    # All are asked for at once: of a store, each answer is waited for.
+    looks = dict(zip([*files, *tables], looks_of([*files, *tables]), strict=True))
+    for path in paths:
+        if listed[path] == [path] and is_remote(path) and looks.get(path) == MISSING:
+            raise ValueError(f"{path}: not found")
     if kind == "files":
-        cuts = range(0, len(files), size)
-        return tuple(_shard(kind, files[start : start + size]) for start in cuts)
-    return tuple(_shard(kind, _with_table(kind, file)) for file in files)
+        parts = [files[start : start + size] for start in range(0, len(files), size)]
+        counts: Sequence[int | None] = list(map(len, parts))
+    else:
+        parts = [[file, *_table(kind, file, looks)] for file in files]
+        counts = for_each(files, count_embeddings if kind == "embeddings" else _count)
+    return tuple(
+        SourceShard(kind, tuple(part), _stamp(part, [looks[path] for path in part]), count)
+        for part, count in zip(parts, counts, strict=True)
+    )
 
 
 def _files(path: str) -> list[str]:
-    """All that a path, folder, pattern or list stands for, of whatever kind."""
+    """All that a path, folder, pattern or list stands for, of whatever kind.
+
+    A remote file is not asked for here, where it would be one at a time.
+    """
     if is_list(path):
         files = read_list(path)
     elif is_remote(path):
@@ -152,7 +168,7 @@ def _files(path: str) -> list[str]:
             files = []
     if not files:
         raise ValueError(f"{path}: holds no images, tars, Parquet files or embeddings")
-    if files == [path] and not exists(path):
+    if files == [path] and not is_remote(path) and not os.path.lexists(path):
         raise ValueError(f"{path}: not found")
     return files
 
@@ -184,18 +200,15 @@ def _folders(path: str) -> list[str]:
     return path.split("/")[:-1]
 
 
-def _with_table(kind: str, file: str) -> list[str]:
+def _table(kind: str, file: str, looks: Mapping[str, str]) -> list[str]:
+    """The table of an array of features, if it has one."""
     if kind != "embeddings":
-        return [file]
-    return [file, *(table for table in tables_beside(file) if exists(table))][:2]
+        return []
+    return [table for table in tables_beside(file) if looks[table] != MISSING][:1]
 
 
-def _shard(kind: str, paths: Sequence[str]) -> SourceShard:
-    if kind == "files":
-        count: int | None = len(paths)
-    else:
-        count = count_embeddings(paths[0]) if kind == "embeddings" else Archive(paths[0]).count()
-    return SourceShard(kind, tuple(paths), _stamp(paths, looks_of(paths)), count)
+def _count(path: str) -> int | None:
+    return Archive(path).count()
 
 
 def _stamp(paths: Sequence[str], looks: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Self, cast
 
+from soba.encode._reading import ReadFailure
 from soba.encode.files import open_file, plain_name
 from soba.encode.image_files import is_image, why_not_read
 from soba.encode.pictures import BytesPicture, NoPicture, Picture
@@ -37,9 +38,8 @@ def tar_pictures(path: str) -> Iterator[Picture]:
                         pass
             else:
                 yield from _pictures(path, file)
-    # fsspec's file systems raise nearly every kind there is, and so do the decompressors.
-    except Exception as error:
-        yield NoPicture(path, _why(error))
+    except Exception as error:  # the decompressors raise nearly every kind there is
+        yield NoPicture(path, _why(error), may_pass=isinstance(error, ReadFailure))
 
 
 class _Header(tarfile.TarInfo):

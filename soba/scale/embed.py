@@ -86,7 +86,10 @@ class Embedder:
     def _encoded(self, shard: SourceShard, number: int) -> Iterator[FeatureRows]:
         from soba.encode.features import encode_stream
 
-        for part in encode_stream(self.encoder, shard.pictures(), batch=self.batch):
+        pictures = shard.pictures()
+        # A feature file is made once: what it calls broken stays so, whatever comes later.
+        parts = encode_stream(self.encoder, pictures, batch=self.batch, raise_failures=True)
+        for part in parts:
             lost = np.array(list(part.broken), np.int64)
             names = [part.images[index - part.start].name for index in lost]
             broken = tuple(

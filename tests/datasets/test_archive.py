@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from archives import hugging_face, png, tar_content, webdataset
+from flaky import FlakyReads
 from run_cli import refused, soba_command
 
 import soba
@@ -137,4 +138,81 @@ def test_embed_makes_of_an_archive_what_it_makes_of_its_files(tmp_path, icon_fol
     )
     assert "holds other features" in line
     line = refused("embed", "memory://bucket/photos", "-o", tmp_path / "f.safetensors")
-    assert "memory://bucket/photos: no tar or .parquet" in line
+    assert "memory://bucket/photos: not found" in line
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    """Three tars and three Parquet files of four pictures each, in the present folder."""
+    monkeypatch.chdir(tmp_path)
+    for kind in ("tars", "tables"):
+        (tmp_path / kind).mkdir()
+    for part in range(3):
+        contents = [png(4 * part + number) for number in range(4)]
+        members = [(f"{number}.png", content) for number, content in enumerate(contents)]
+        (tmp_path / "tars" / f"{part}.tar").write_bytes(tar_content(members))
+        hugging_face(tmp_path / "tables" / f"{part}.parquet", contents)
+    (tmp_path / "list.txt").write_text("tars/2.tar\ntars/0.tar\ntars/1.tar\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["tars", "tars/*.tar", "tars/{0..2}.tar", "ta[r]s", "list.txt", "tables", "tables/*.parquet"],
+)
+def test_several_archives_are_one_set(shards, source):
+    images = load_images(source, ["cat", "dog"])
+    assert [shade(images, index) for index in range(12)] == list(range(12))
+    assert len(set(images.keys)) == 12
+    assert (images.labels is None) == ("tables" not in source)
+    by_url = load_images(f"file://{shards}/tables/{{0,1}}.parquet", ["cat", "dog"])
+    assert [shade(by_url, index) for index in (0, 7, 3)] == [0, 7, 3]
+    assert by_url.labels.tolist() == [1] * 8
+    assert by_url.recipe not in ("", images.recipe)
+
+
+def test_several_archives_have_one_set_of_names(shards):
+    labelled(shards / "tables" / "0.parquet", [0], ["cat", "dog"])
+    labelled(shards / "tables" / "1.parquet", [1], ["cat", "dog"])
+    images = load_images("tables/{0,1}.parquet")
+    assert (images.class_names, images.labels.tolist()) == (("cat", "dog"), [0, 1])
+    labelled(shards / "tables" / "1.parquet", [1], ["dog", "cat"])
+    with pytest.raises(ValueError, match="note different class names"):
+        load_images("tables/{0,1}.parquet")
+    assert load_images("tables/{0,1}.parquet", ["cat", "dog"]).labels.tolist() == [0, 1]
+
+
+def test_images_at_urls(shards, store):
+    for number in range(5):
+        store.put(f"photos/{number}.png", png(number))
+    for source in ("", "/*.png", "/{0..4}.png"):
+        images = load_images(f"{store.url}/photos{source}", ["cat", "dog"])
+        assert images.keys == tuple(f"{store.url}/photos/{number}.png" for number in range(5))
+        assert [shade(images, index) for index in (4, 0, 2)] == [4, 0, 2]
+    np.save("a.npy", np.ones((2, 4), np.float32))
+    with pytest.raises(ValueError, match=r"a\.npy: holds features, which go with --shards"):
+        load_images(f"file://{shards}/a.npy")
+
+
+def test_a_listing_that_breaks_off_is_not_taken_for_a_shorter_set(shards, store, monkeypatch):
+    url = store.put("a.tar", tar_content((f"{n}.png", png(n)) for n in range(30)))
+    reads = FlakyReads(monkeypatch, store.system)
+    reads.fail_at(1, ConnectionResetError(104, "Connection reset by peer"))
+    with pytest.raises(OSError, match=r"a\.tar: Connection reset by peer"):
+        load_images(url, ["cat", "dog"])
+    assert len(load_images(url, ["cat", "dog"])) == 30
+
+
+@pytest.mark.parametrize(
+    "source", ["tars", "tars/{0..2}.tar", "photos/*.png", "photos/{0..11}.png"]
+)
+def test_embed_takes_what_classify_takes(shards, source):
+    (shards / "photos").mkdir()
+    for number in range(12):
+        (shards / "photos" / f"{number}.png").write_bytes(png(number))
+    (shards / "names.txt").write_text("cat\ndog\n")
+    options = ("-o", "f.safetensors", "--classes-file", "names.txt")
+    for prefix in ("", f"file://{shards}/"):
+        assert "12 x 128 features" in soba_command("embed", prefix + source, *options)
+        (shards / "f.safetensors").unlink()
+    assert "no*.png: no such folder" in refused("embed", "no*.png", *options)

@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,8 @@ from archives import hugging_face, png, tar_content, webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 
+from soba.encode import shards as shards_module
+from soba.encode.files import looks_of
 from soba.encode.pictures import NoPicture
 from soba.encode.shards import SourceShard, list_shards
 
@@ -153,6 +156,44 @@ def test_by_url(store):
     assert names([shard]) == [[f"{tar}/0000.png", f"{tar}/0001.png"]]
     with pytest.raises(ValueError, match=r"none\.tar: not found"):
         list_shards(f"{store.url}/none.tar")
+
+
+def test_a_store_is_asked_once_for_all_files(store, monkeypatch, tmp_path):
+    """One request after the other would take hours for a lake."""
+    np.save(tmp_path / "a.npy", np.ones((3, 4), np.float16))
+    pq.write_table(pa.table({"key": list("abc")}), tmp_path / "a.parquet")
+    for number in range(20):
+        store.put(f"tars/{number:02d}.tar", tar_content(webdataset(1)))
+        store.put(f"arrays/{number:02d}.npy", (tmp_path / "a.npy").read_bytes())
+        store.put(f"arrays/{number:02d}.parquet", (tmp_path / "a.parquet").read_bytes())
+    asked, looks_at = Counter(), []
+    kind = type(store.system)
+    for name in ("info", "exists"):
+        monkeypatch.setattr(kind, name, counted(getattr(kind, name), asked))
+
+    def look(paths, **settings):
+        looks_at.append(paths)
+        return looks_of(paths, **settings)
+
+    monkeypatch.setattr(shards_module, "looks_of", look)
+    for source in ("tars/{00..19}.tar", "arrays/{00..19}.npy"):
+        listed = list_shards(f"{store.url}/{source}")
+        assert len(listed) == 20 and set(asked.values()) == {1} and len(looks_at) == 1
+        assert all(shard.changed() is None for shard in listed)
+        asked.clear()
+        looks_at.clear()
+    assert {len(shard.paths) for shard in listed} == {2}  # the tables, too
+    with pytest.raises(ValueError, match=r"tars/20\.tar: not found"):
+        list_shards(f"{store.url}/tars/{{00..20}}.tar")
+    assert len(looks_at) == 1
+
+
+def counted(method, asked):
+    def ask(system, path, **settings):
+        asked[path] += 1
+        return method(system, path, **settings)
+
+    return ask
 
 
 def test_a_shard_tells_what_has_changed(photos):

@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
+from archives import tar_content
+from flaky import FlakyReads
 from PIL import Image
 from runs import NAMES, PROMPTS, make_folder, make_run, rows_of, write_lake
 
@@ -137,6 +139,23 @@ def test_a_shard_that_changes_while_it_is_read_leaves_no_file(tmp_path, tiny, pi
     with pytest.raises(ValueError, match="shard 0 is not any more"):
         Embedder(folder, lambda: tiny, batch=4, step=change)(0)
     assert bytes_of(folder) == {}
+
+
+def test_a_failure_that_passes_is_not_recorded(tmp_path, tiny, pictures, store, monkeypatch):
+    members = [(path.name, path.read_bytes()) for path in sorted(pictures.iterdir())]
+    store.put("lake/a.tar", tar_content(members))
+    for name, content in members:
+        store.put(f"loose/{name}", content)
+    reads = FlakyReads(monkeypatch, store.system)
+    for source in ("lake", "loose"):
+        folder = make_folder(tmp_path / source, f"{store.url}/{source}", tiny)
+        embedder = Embedder(folder, lambda: tiny, batch=4)
+        reads.fail_at(1, ConnectionResetError(104, "Connection reset by peer"))
+        with pytest.raises(OSError, match=rf"^{store.url}/{source}/.*: Connection reset by peer"):
+            embedder(0)
+        assert bytes_of(folder) == {}
+        again = embedder(0)
+        assert (again.rows, len(again.broken), again.was_there) == (11, 1, False)
 
 
 def test_rows_without_a_direction_are_recorded(tmp_path, tiny):

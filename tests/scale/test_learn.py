@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections import Counter
 
 import duckdb
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounding import assert_same_logits
-from runs import NAMES, make_folder, make_run, rows_of
+from runs import NAMES, make_folder, make_run, rows_of, write_lake
 
 import soba
 from soba.scale.embed import Embedder
@@ -89,18 +90,47 @@ def test_the_bits_of_a_state_do_not_depend_on_the_grouping(states, tmp_path):
     assert len(contents) == 1
 
 
-def test_sql_finds_the_same_ids(whole, wide_run):
+def ids_by_sql(folder, capacity):
     """The queue is a window over the rows, which any database computes."""
     rows = duckdb.sql(f"""
         select id from (
             select id, row_number() over (
                 partition by clip_label order by clip_entropy, id
             ) as place
-            from read_parquet('{wide_run.path}/features-*.parquet')
-        ) where place <= {whole.capacity} order by id
+            from read_parquet('{folder.path}/features-*.parquet')
+        ) where place <= {capacity} order by id
     """).fetchall()
-    assert len(rows) > 100
-    assert [id_ for (id_,) in rows] == ids_kept(whole)["queue"]
+    return [id_ for (id_,) in rows]
+
+
+def test_sql_finds_the_same_ids(whole, wide_run):
+    ids = ids_by_sql(wide_run, whole.capacity)
+    assert len(ids) > 100
+    assert ids == ids_kept(whole)["queue"]
+
+
+def test_of_copies_sql_finds_as_many_and_the_queue_the_first(tmp_path, tiny):
+    """The entropies of copies differ in their last digits, by the block that each was scored in."""
+    lake = write_lake(tmp_path / "lake", tiny, (60,))
+    pictures = np.load(lake / "part-000.npy")
+    rng = np.random.default_rng(0)
+    for number, count in enumerate((1, 7, 64, 33, 130, 2, 50)):
+        np.save(lake / f"part-{number:03d}.npy", pictures[rng.integers(60, size=count)])
+    folder = make_folder(tmp_path / "run", lake, tiny)
+    embedder = Embedder(folder, lambda: tiny)
+    for number in range(7):
+        embedder(number)
+    learn_merged(folder, "soba+", tmp_path / "state")
+    adapter = soba.SOBAPlus.load(tmp_path / "state")
+    kept = ids_kept(adapter)["queue"]
+    ids, features = rows_of(folder)
+    content = {int(id_): row.tobytes() for id_, row in zip(ids, features, strict=True)}
+    in_queue = Counter(content[id_] for id_ in kept)
+    assert in_queue == Counter(content[id_] for id_ in ids_by_sql(folder, adapter.capacity))
+    assert len(in_queue) < len(kept) < len(ids)  # some are kept twice, and not all are
+    for picture, count in in_queue.items():
+        copies = sorted(id_ for id_ in content if content[id_] == picture)
+        assert set(copies[:count]) <= set(kept)
 
 
 def test_a_worker_neither_scores_nor_refreshes(states, wide_run):
