@@ -37,6 +37,17 @@ class ReadFailure(OSError):
         return f"{self.filename}: {self.strerror}"
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether a reading that ended with this error may succeed another time.
+
+    >>> may_pass(OSError(116, "Stale file handle")), may_pass(OSError("broken data stream"))
+    (True, False)
+    """
+    if isinstance(error, ReadFailure):
+        return True
+    return isinstance(error, OSError) and error.errno not in {None, *_LASTING}
+
+
 class ReadFile(io.BufferedIOBase):
     """A file whose every failure is a :class:`ReadFailure`."""
 
@@ -85,10 +96,9 @@ def opening(path: str, *, is_remote: bool) -> Iterator[None]:
     except OSError as error:
         kinds = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
         # Errors of this machine have a number, but for those that we raise about what is no file.
-        is_lasting = error.errno in _LASTING or (error.errno is None and not is_remote)
-        if is_lasting or isinstance(error, kinds):
-            raise
-        raise _failure(path, error) from error
+        if may_pass(error) or (is_remote and error.errno is None and not isinstance(error, kinds)):
+            raise _failure(path, error) from error
+        raise
 
 
 def _failure(path: str, error: Exception) -> ReadFailure:

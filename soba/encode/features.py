@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
-from soba.encode._reading import ReadFailure
+from soba.encode._reading import may_pass
 from soba.encode.encoder import Encoder
 from soba.encode.image_files import why_not_read
 from soba.encode.views import ViewMaker
@@ -112,7 +112,7 @@ def encode_stream(
         try:
             image = picture.open()
         except Exception as error:  # Pillow's decoders raise nearly every kind there is
-            if raise_failures and isinstance(error, ReadFailure):
+            if raise_failures and may_pass(error):
                 raise
             return why_not_read(error)
         try:

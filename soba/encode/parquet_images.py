@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from soba.encode._parquet import KEY_COLUMNS, open_parquet, pyarrow
-from soba.encode._reading import ReadFailure
+from soba.encode._reading import may_pass
 from soba.encode.files import open_file
 from soba.encode.image_files import IMAGE_SUFFIXES, some, why_not_read
 from soba.encode.pictures import BytesPicture, NoPicture, Picture
@@ -43,7 +43,7 @@ def parquet_pictures(path: str) -> Iterator[Picture]:
     except ImportError:
         raise
     except Exception as error:  # pyarrow raises many kinds
-        yield NoPicture(path, why_not_read(error), may_pass=isinstance(error, ReadFailure))
+        yield NoPicture(path, why_not_read(error), may_pass=may_pass(error))
 
 
 def count_rows(path: str) -> int | None:
@@ -91,7 +91,7 @@ def _is_struct(kind: Any) -> bool:
 def _group(path: str, file: Any, column: ImageColumn, group: int, rows: range) -> Iterator[Picture]:
     """One picture for every row of a row group."""
     columns = [column.name] if column.key is None else [column.name, column.key]
-    done, may_pass = rows.start, False
+    done, is_passing = rows.start, False
     try:
         batches = file.iter_batches(_ROWS, row_groups=[group], columns=columns, use_threads=False)
         for batch in batches:
@@ -101,9 +101,9 @@ def _group(path: str, file: Any, column: ImageColumn, group: int, rows: range) -
         problem = "its row group is too short"
     except Exception as error:  # the other row groups may be whole
         problem = f"its row group cannot be read ({why_not_read(error)})"
-        may_pass = isinstance(error, ReadFailure)
+        is_passing = may_pass(error)
     for row in range(done, rows.stop):
-        yield NoPicture(f"{path}/{row}", problem, may_pass=may_pass)
+        yield NoPicture(f"{path}/{row}", problem, may_pass=is_passing)
 
 
 def _picture(path: str, column: ImageColumn, number: int, row: dict[str, Any]) -> Picture:

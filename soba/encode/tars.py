@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Self, cast
 
-from soba.encode._reading import ReadFailure
+from soba.encode._reading import may_pass
 from soba.encode.files import open_file, plain_name
 from soba.encode.image_files import is_image, why_not_read
 from soba.encode.pictures import BytesPicture, NoPicture, Picture
@@ -39,7 +39,7 @@ def tar_pictures(path: str) -> Iterator[Picture]:
             else:
                 yield from _pictures(path, file)
     except Exception as error:  # the decompressors raise nearly every kind there is
-        yield NoPicture(path, _why(error), may_pass=isinstance(error, ReadFailure))
+        yield NoPicture(path, _why(error), may_pass=may_pass(error))
 
 
 class _Header(tarfile.TarInfo):
