@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from speed import Row, features, ratio, seconds, unit
+from speed import Row, features, hold, ratio, seconds, unit
 
 import soba
 from soba.adapt._evidence import candidate_type
@@ -187,15 +187,7 @@ def main() -> None:
     if arguments.measure:
         measure(*arguments.measure)
         return
-    failed = []
-    for name in arguments.only.split(","):
-        for row in globals()[name](arguments.small):
-            verdict = "" if arguments.small else "ok" if row.passes() else "PAST THE BAR"
-            print(row, verdict, flush=True)
-            if verdict == "PAST THE BAR":
-                failed.append(row.what)
-    if failed:
-        sys.exit(f"past the bar: {', '.join(failed)}")
+    hold(globals(), arguments.only, arguments.small)
 
 
 if __name__ == "__main__":

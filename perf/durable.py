@@ -15,7 +15,6 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import argparse
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from core import _status
-from speed import Row, features, unit
+from speed import Row, features, hold, unit
 
 import soba
 import soba.encode.encoder
@@ -118,15 +117,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="run everything once, hold no bar")
     parser.add_argument("--only", default="beside_memory,long", help="parts, comma-separated")
     arguments = parser.parse_args()
-    failed = []
-    for name in arguments.only.split(","):
-        for row in globals()[name](arguments.small):
-            verdict = "" if arguments.small else "ok" if row.passes() else "PAST THE BAR"
-            print(row, verdict, flush=True)
-            if verdict == "PAST THE BAR":
-                failed.append(row.what)
-    if failed:
-        sys.exit(f"past the bar: {', '.join(failed)}")
+    hold(globals(), arguments.only, arguments.small)
 
 
 if __name__ == "__main__":

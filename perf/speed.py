@@ -191,6 +191,19 @@ def import_time(small: bool) -> list[Row]:
     return [Row("import soba (with numpy)", best, 0.3, "s")]
 
 
+def hold(parts: dict[str, Callable[[bool], list[Row]]], only: str, small: bool) -> None:
+    """Run some parts by name, print their rows, and end with an error where one is past its bar."""
+    failed = []
+    for name in only.split(","):
+        for row in parts[name](small):
+            verdict = "" if small else "ok" if row.passes() else "PAST THE BAR"
+            print(row, verdict, flush=True)
+            if verdict == "PAST THE BAR":
+                failed.append(row.what)
+    if failed:
+        sys.exit(f"past the bar: {', '.join(failed)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -200,15 +213,7 @@ def main() -> None:
         "--only", default="bulk,one_by_one,tda,memory,import_time", help="parts, comma-separated"
     )
     arguments = parser.parse_args()
-    failed = []
-    for name in arguments.only.split(","):
-        for row in globals()[name](arguments.small):
-            verdict = "" if arguments.small else "ok" if row.passes() else "PAST THE BAR"
-            print(row, verdict, flush=True)
-            if verdict == "PAST THE BAR":
-                failed.append(row.what)
-    if failed:
-        sys.exit(f"past the bar: {', '.join(failed)}")
+    hold(globals(), arguments.only, arguments.small)
 
 
 if __name__ == "__main__":
