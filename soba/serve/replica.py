@@ -12,7 +12,7 @@ import numpy as np
 from soba.adapt.view import View as Predictor
 from soba.serve.group_commit import GroupCommit
 from soba.serve.learning import Learning, learn_together
-from soba.serve.store import LEARN, Header, Store, StoreError, Transaction
+from soba.serve.store import LEARN, Header, Store, Transaction
 from soba.serve.stream_state import StreamState, load_state
 
 _GROUP = 1024  # samples in one transaction, unless one caller brings more
@@ -45,6 +45,7 @@ class Replica:
         self._state: StreamState | None = None
         self._connections = 0  # of the store, when the state was known to be the database's
         self._header: Header | None = None
+        self._compacted = -1  # the version at which the log was last compacted from here
         self._group = GroupCommit(self._learn, self._compact_if_due, _GROUP)
         self._group.alone(lambda: self._change(_unchanged))
 
@@ -162,14 +163,21 @@ class Replica:
 
     def _compact_if_due(self) -> None:
         def compacted(transaction: Transaction, state: StreamState) -> StreamState:
-            if _outweighs(transaction.header):  # nobody else did it in the meantime
+            # Nobody else did it in the meantime. After a state that was larger than this one its
+            # log still outweighs it, and the same state is not written twice.
+            newest = max(transaction.snapshots(), default=0)
+            if _outweighs(transaction.header) and newest < transaction.version:
                 transaction.compact(state.to_bytes())
             return state
 
-        if self._header is not None and _outweighs(self._header):
-            # What was acknowledged is safe in the log; a later call tries again.
-            with contextlib.suppress(StoreError):
-                self._change(compacted)
+        header = self._header
+        if header is None or not _outweighs(header) or header.version == self._compacted:
+            return
+        # What was acknowledged is safe in the log, so whatever goes wrong here is nobody's error: a
+        # later call tries again.
+        with contextlib.suppress(Exception):
+            self._change(compacted)
+            self._compacted = self._header.version if self._header else 0
 
 
 def _outweighs(header: Header) -> bool:

@@ -14,7 +14,8 @@ from streams import FEATURES, assert_equal_bits, assert_learned, classifier
 import soba
 from soba.serve import databases, replica
 from soba.serve.databases import open_database, sqlite
-from soba.serve.store import StoreError
+from soba.serve.store import StoreError, Transaction
+from soba.serve.stream_state import StreamState
 
 
 def learn(stream, *rows):
@@ -208,3 +209,71 @@ def test_a_stream_without_psycopg_says_what_to_install():
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )
     assert "pip install 'soba-tta[serve]'" in run.stderr
+
+
+def test_a_state_is_not_written_twice(url, monkeypatch):
+    """After a reset the log of the larger state outweighs the small one for long."""
+    monkeypatch.setattr(replica, "_LEAST_LOG", 1 << 13)
+    written = []
+    monkeypatch.setattr(
+        Transaction,
+        "compact",
+        lambda self, blob, compact=Transaction.compact: (written.append(1), compact(self, blob)),
+    )
+    with soba.DurableStream(url, "cats", classifier()) as stream:
+        for start in range(0, 900, 100):
+            learn(stream, *range(start, start + 100))
+        stream.reset()
+        learn(stream, *range(900, 905))
+        before = len(written)
+        for _ in range(5):  # known: nothing new is in the log
+            assert learn(stream, *range(900, 905)) == 0
+        assert len(written) == before
+
+
+def test_what_fails_after_a_commit_is_nobodys_error(url, monkeypatch):
+    monkeypatch.setattr(replica, "_LEAST_LOG", 1 << 10)
+
+    def no_memory(self):
+        raise MemoryError
+
+    with soba.DurableStream(url, "cats", classifier()) as stream:
+        with monkeypatch.context() as patch:
+            patch.setattr(StreamState, "to_bytes", no_memory)
+            for start in range(0, 60, 20):
+                assert learn(stream, *range(start, start + 20)) == 20
+        assert learn(stream, *range(60, 80)) == 20
+        assert_learned(state_of(stream), range(80))
+        assert stream.snapshots()[0] == stream.version  # it was made up for
+
+
+def test_a_store_without_a_write_ahead_log_is_refused():
+    with pytest.raises(ValueError, match="write-ahead log"):
+        soba.DurableStream("sqlite:///:memory:", "cats", classifier())
+
+
+def test_a_file_that_others_create_at_the_same_time(tmp_path):
+    """SQLite says at once that it is locked where others turn the log on; we wait."""
+    path, told = str(tmp_path / "streams.db"), []
+
+    class Busy:
+        def __init__(self):
+            self.inside = sqlite3.connect(path, isolation_level=None)
+
+        def execute(self, statement, *values):
+            if "journal_mode" in statement and len(told) < 3:
+                told.append(statement)
+                raise sqlite3.OperationalError("database is locked")
+            return self.inside.execute(statement, *values)
+
+        def close(self):
+            self.inside.close()
+
+    sqlite(path, connect=Busy).connect().close()
+    assert len(told) == 3
+
+
+def test_settings_in_place_of_a_url_are_not_repeated():
+    with pytest.raises(ValueError, match="sqlite:///FILE") as caught:
+        open_database("host=db user=me password=secret")
+    assert "secret" not in str(caught.value)
