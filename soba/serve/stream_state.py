@@ -92,7 +92,9 @@ class StreamState:
         # They are not absorbed as samples are: with a horizon, these would push others out.
         seen.add(ids[seen.unknown(ids)])
         self.adapter._reschedule()
-        held = np.setdiff1d(np.union1d(self.held, later.held), recent)
+        # Ids that were recent in the past are no longer: they are forgotten with the next ones.
+        before = np.concatenate([self.held, self.recent.ids(), later.held])
+        held = np.setdiff1d(before, recent)
         return self.replaced(recent=later.recent, held=held, settings=later.settings)
 
     def applied(self, entries: list[Entry]) -> StreamState:

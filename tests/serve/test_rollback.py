@@ -34,6 +34,11 @@ def arrays_of(stream):
     return stream.to_classifier().adapter.state()["arrays"]
 
 
+def known_ids(stream):
+    starts, ends = arrays_of(stream)["seen"].T
+    return int((ends - starts).sum())
+
+
 def kept_rows(stream, rows):
     """Those of some rows whose samples are kept."""
     arrays, rows = arrays_of(stream), np.asarray(rows)
@@ -70,3 +75,20 @@ def test_samples_do_not_age(opened):
     assert learn(stream, 150, 650, step=50) == 0
     assert learn(stream, 650, 700) == 50
     assert_equal_bits(opened().to_classifier().adapter, stream.to_classifier().adapter)
+
+
+def test_ids_are_forgotten_however_often_one_goes_back(opened):
+    stream = opened(classifier(), remember=100)
+    counts = []
+    for start in range(0, 4000, 400):
+        learn(stream, start, start + 100)
+        version = stream.version
+        learn(stream, start + 100, start + 400)
+        stream.rollback(version)
+        learn(stream, start + 380, start + 400)
+        counts.append(known_ids(stream))
+    learn(stream, 4000, 4200)  # so many that ids are forgotten
+    arrays = arrays_of(stream)
+    kept = np.union1d(arrays["queue.ids"], arrays["sample.ids"])
+    assert 100 <= known_ids(stream) <= 112 + len(kept)
+    assert max(counts) <= 2 * 112 + 2 * len(kept)  # the past's and the later ones, until then
