@@ -60,7 +60,8 @@ class DurableStream:
         the process may die, not the machine.
     remember
         How many ids are known, the last ones and those of the samples that are kept: one that
-        comes again is scored, and not learned from again. Of a new stream.
+        comes again is scored, and not learned from again. Of a new stream. Ids that a classifier
+        brings, here or by :meth:`import_state`, are known besides.
     change_classes
         Take the samples of a stream with other classes over to those of the classifier.
 
@@ -178,8 +179,10 @@ class DurableStream:
     def rollback(self, version: int) -> None:
         """Go back to what was known at a version: a snapshot's, or one that the log still reaches.
 
-        Samples that were learned since stay known by their ids, so that who sends them again does
-        not bring them back. Whether the stream is frozen stays as it is.
+        Samples that were learned since stay known by their ids, as far as these are remembered, so
+        that who sends them again does not bring them back. Whether the stream is frozen stays as
+        it is. Going back behind a :meth:`reset` or an :meth:`import_state`, samples are new that
+        were learned between the version and it, and those that the import brought.
         """
 
         def restored(transaction: Transaction, state: StreamState) -> StreamState:

@@ -87,11 +87,14 @@ class StreamState:
 
     def knowing(self, later: StreamState) -> StreamState:
         """This state of the past, to which all that a later one learned is known by its id."""
-        ids, nothing = later.recent.ids(), np.empty((0, self.adapter.dim), np.float32)
-        empty = self.adapter.learn_changes(nothing, ids=_NONE)
-        if len(ids):
-            self.adapter.absorb(replace(empty, ids=ids, ends=np.array([len(ids)])))
-        held = np.setdiff1d(np.union1d(self.held, later.held), ids)
+        recent, seen = later.recent.ids(), self.adapter._seen
+        ids = np.union1d(recent, later.held)
+        # They are not absorbed as samples are: with a horizon, these would push others out.
+        seen.add(ids[seen.unknown(ids)])
+        self.adapter._reschedule()
+        # Ids that were recent in the past are no longer: they are forgotten with the next ones.
+        before = np.concatenate([self.held, self.recent.ids(), later.held])
+        held = np.setdiff1d(before, recent)
         return self.replaced(recent=later.recent, held=held, settings=later.settings)
 
     def applied(self, entries: list[Entry]) -> StreamState:
