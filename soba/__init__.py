@@ -33,6 +33,7 @@ from soba.feature_set import FeatureSet
 from soba.registry import create_adapter, list_methods, register
 
 if TYPE_CHECKING:
+    from soba.client import Client
     from soba.serve.durable import DurableStream
 
 __version__ = "0.1.0.dev0"
@@ -52,6 +53,7 @@ __all__ = [
     "Answer",
     "Card",
     "Classifier",
+    "Client",
     "ClipViews",
     "DurableStream",
     "FeatureSet",
@@ -70,7 +72,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Databases are opened by few, so that what reaches them is imported by those alone.
+    # Databases and servers are opened by few: what reaches them is imported by those alone.
+    if name == "Client":
+        try:
+            from soba.client import Client
+        except ImportError as error:
+            from soba.encode._imports import no_package
+
+            raise no_package("httpx", error, "client") from error
+        return Client
     if name == "DurableStream":
         from soba.serve.durable import DurableStream
 

@@ -6,11 +6,11 @@ import csv
 import html
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from soba._files import replacing
 
@@ -47,6 +47,38 @@ class Answer:
     zero_shot_probability: float = 0.0
     error: str = ""
     id: int | None = None
+
+
+@dataclass(frozen=True)
+class ServedAnswer(Answer):
+    """An answer of a server, and what it says besides; in feedback it is called by its `name`."""
+
+    name: str = ""
+    changed: bool = False  # zero-shot says otherwise
+    unsure: bool = False  # less likely than was asked for
+    version: int = -1
+    answers_by: str = ""  # "adapted", or "zero-shot" where the guard failed
+    stale: bool = False  # the database was away: others may have learned since
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], said: Mapping[str, Any], image: str) -> ServedAnswer:
+        """From the JSON of one answer and of the whole."""
+        of_all = {name: said[name] for name in ("version", "answers_by", "stale")}
+        if answer["error"] is not None:
+            return cls(image, error=answer["error"], name=answer["id"], **of_all)
+        return cls(
+            image,
+            answer["label"],
+            answer["probability"],
+            tuple((each["label"], each["probability"]) for each in answer["top"]),
+            answer["zero_shot"]["label"],
+            answer["zero_shot"]["probability"],
+            id=int(answer["sample"], 16),
+            name=answer["id"],
+            changed=answer["changed"],
+            unsure=answer["unsure"],
+            **of_all,
+        )
 
 
 class AnswerWriter(Protocol):

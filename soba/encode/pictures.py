@@ -12,7 +12,7 @@ import hashlib
 import io
 import threading
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from PIL import Image
@@ -21,6 +21,7 @@ from soba.encode._reading import ReadFailure
 from soba.encode.files import open_file
 
 _CHANNELS = (1, 3, 4)
+_IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")  # modes that a PNG keeps as they are
 _LOADING = threading.Lock()  # Pillow reads a picture's file once; two threads may not both do it
 
 
@@ -37,6 +38,10 @@ class Picture(ABC):
     def open(self) -> Image.Image:
         """The image; whatever it raises is what is wrong with it."""
 
+    @abstractmethod
+    def content(self) -> bytes:
+        """The image as the content of a file, such as one sends to a service."""
+
 
 class FilePicture(Picture):
     """An image in a file, here or wherever fsspec reaches, called by its path."""
@@ -44,8 +49,11 @@ class FilePicture(Picture):
     __slots__ = ()
 
     def open(self) -> Image.Image:
+        return self._decoded(self.content())
+
+    def content(self) -> bytes:
         with open_file(self.name) as file:
-            return self._decoded(file.read())
+            return file.read()
 
     def _decoded(self, content: bytes) -> Image.Image:
         self.content_id = _id_of(content)
@@ -63,8 +71,8 @@ class BytesPicture(FilePicture):
         super().__init__(name)
         self._content = content
 
-    def open(self) -> Image.Image:
-        return self._decoded(self._content)
+    def content(self) -> bytes:
+        return self._content
 
 
 class MemoryPicture(Picture):
@@ -77,14 +85,24 @@ class MemoryPicture(Picture):
         self._content = content
 
     def open(self) -> Image.Image:
+        image = self._loaded()
+        palette = bytes(image.getpalette() or ())
+        about = f"{image.mode} {image.width} {image.height}".encode()
+        self.content_id = _id_of(about, palette, image.tobytes())
+        return image
+
+    def content(self) -> bytes:
+        image, file = self._loaded(), io.BytesIO()
+        plain = image if image.mode in _IN_PNG else image.convert("RGB")
+        plain.save(file, "PNG")
+        return file.getvalue()
+
+    def _loaded(self) -> Image.Image:
         image = self._content
         if not isinstance(image, Image.Image):
             image = image_of_pixels(image)
         with _LOADING:
             image.load()
-        palette = bytes(image.getpalette() or ())
-        about = f"{image.mode} {image.width} {image.height}".encode()
-        self.content_id = _id_of(about, palette, image.tobytes())
         return image
 
 
@@ -97,10 +115,13 @@ class NoPicture(Picture):
         super().__init__(name)
         self.problem, self.may_pass = problem, may_pass
 
-    def open(self) -> Image.Image:
+    def open(self) -> NoReturn:
         if self.may_pass:
             raise ReadFailure(None, self.problem, self.name)
         raise OSError(self.problem)
+
+    def content(self) -> NoReturn:
+        self.open()
 
 
 def image_of_pixels(pixels: Any) -> Image.Image:
