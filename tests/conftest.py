@@ -72,6 +72,16 @@ def store():
     store.clear()
 
 
+@pytest.fixture(scope="session")
+def farm():
+    """Where servers are started."""
+    from server_farm import ServerFarm
+
+    farm = ServerFarm()
+    yield farm
+    farm.close()
+
+
 def pytest_collection_modifyitems(config, items):
     if os.environ.get("SOBA_LONG") == "1":
         return

@@ -30,8 +30,12 @@ def reference(rows):
 
 
 def assert_learned(ours, rows, tolerance=1e-5):
-    """Ids in queue and sample, and the count, are those of a reference; values to a tolerance."""
-    theirs = reference(rows)
+    """A state is that of a reference that saw each of these samples once."""
+    assert_same_samples(ours, reference(rows), tolerance)
+
+
+def assert_same_samples(ours, theirs, tolerance=1e-5):
+    """Ids in queue and sample, and the count, are equal; values to a tolerance."""
     assert ours.n_seen == theirs.n_seen
     one, other = ours.state()["arrays"], theirs.state()["arrays"]
     for name in ("queue.ids", "sample.ids", "seen"):
