@@ -5,7 +5,7 @@
 
 The tiny CLIP on SQLite, synced, in a process of its own; 16 clients in another, each with one
 request at a time. They look and learn in turns, so that a busy machine slows both. What a commit
-takes is what the server's own clock says of each.
+takes is what the server says of it in each answer (Server-Timing).
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Asker(threading.Thread):
         super().__init__()
         self._server, self._requests = server, requests
         self.seconds: list[float] = []
+        self.commits: list[float] = []
 
     def run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._server.port)
@@ -78,6 +79,7 @@ class Asker(threading.Thread):
             content = answer.read()
             self.seconds.append(time.perf_counter() - began)
             assert answer.status == 200, content
+            self.commits.append(float(answer.headers["Server-Timing"].rpartition("=")[2]) / 1e3)
         connection.close()
 
 
@@ -85,7 +87,7 @@ def latency(small: bool) -> list[Row]:
     """Single images by 16 clients, looked at and learned from in turns."""
     rounds, each = (2, 4) if small else (12, 40)
     files, names = pictures(160)
-    numbers, taken = count(), {"look": [], "learn": []}
+    numbers, taken = count(), {"look": [], "learn": [], "commit": []}
     with served() as server, soba.Client(server.url) as client:
         client.create("icons", names[:20])
         for turn in range(2 * rounds + 2):
@@ -99,38 +101,17 @@ def latency(small: bool) -> list[Row]:
             for asker in askers:
                 asker.join()
             if turn > 1:  # the first of each is warm-up
-                taken[what] += [taken_by for asker in askers for taken_by in asker.seconds]
-        commit = commits(client)
-    return bars(taken, commit)
-
-
-def commits(client: soba.Client) -> dict[str, float]:
-    """Quantiles of what commits took, out of the server's histogram."""
-    text = client.call("GET", "/metrics").decode()
-    bounds, counts = [], []
-    for line in text.splitlines():
-        if line.startswith("soba_commit_seconds_bucket"):
-            bounds.append(float(line.split('le="')[1].split('"')[0]))
-            counts.append(float(line.rpartition(" ")[2]))
-    return {name: quantile(share, bounds, counts) for name, share in (("p50", 0.5), ("p99", 0.99))}
-
-
-def quantile(share: float, bounds: list[float], counts: list[float]) -> float:
-    """Within a bucket the values count as spread evenly, as Prometheus has it."""
-    wanted = share * counts[-1]
-    place = next(k for k, below in enumerate(counts) if below >= wanted)
-    low, before = (bounds[place - 1], counts[place - 1]) if place else (0.0, 0.0)
-    if np.isinf(bounds[place]):
-        return low
-    return low + (bounds[place] - low) * (wanted - before) / max(counts[place] - before, 1.0)
+                taken[what] += [value for asker in askers for value in asker.seconds]
+                if what == "learn":
+                    taken["commit"] += [value for asker in askers for value in asker.commits]
+    return bars({what: quantiles(values) for what, values in taken.items()})
 
 
 def quantiles(values: list[float]) -> dict[str, float]:
     return {f"p{percent}": float(np.percentile(values, percent)) for percent in (50, 99)}
 
 
-def bars(taken: dict[str, list[float]], commit: dict[str, float]) -> list[Row]:
-    said = {what: quantiles(values) for what, values in taken.items()} | {"commit": commit}
+def bars(said: dict[str, dict[str, float]]) -> list[Row]:
     for what, values in said.items():
         print(
             f"{what:<8}"

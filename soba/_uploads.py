@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
+from soba._files import parse_json
 from soba.answers import ServedAnswer
 
 _BYTES = 8 << 20  # of one request, unless an image alone is larger
@@ -85,6 +86,12 @@ def feedback(answer: ServedAnswer | str) -> dict[str, str]:
     if isinstance(answer, str):
         return {"id": answer}
     return {"id": answer.name, "answered": answer.label, "zero_shot": answer.zero_shot}
+
+
+def parsed(kind: str, content: bytes) -> dict[str, Any]:
+    """What a server's JSON says; nothing where it says nothing, or something else than JSON."""
+    said = parse_json(content) if content and "json" in kind else {}
+    return said if isinstance(said, dict) else {}
 
 
 def _image_uploads(

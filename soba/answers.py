@@ -63,9 +63,9 @@ class ServedAnswer(Answer):
     @classmethod
     def of(cls, answer: Mapping[str, Any], said: Mapping[str, Any], image: str) -> ServedAnswer:
         """From the JSON of one answer and of the whole."""
-        of_all = {name: said[name] for name in ("version", "answers_by", "stale")}
         if answer["error"] is not None:
-            return cls(image, error=answer["error"], name=answer["id"], **of_all)
+            return cls(image, error=answer["error"], name=answer["id"])
+        of_all = {name: said[name] for name in ("version", "answers_by", "stale")}
         return cls(
             image,
             answer["label"],

@@ -19,13 +19,12 @@ from urllib.parse import quote
 import httpx
 
 from soba._files import replacing
-from soba._uploads import Options, feedback, guard_upload, uploads
+from soba._uploads import Options, feedback, guard_upload, parsed, uploads
 from soba.answers import ServedAnswer
 
 _LONGEST_WAIT = 60.0  # seconds; a server that asks for more is an error
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-# Connections are let go before a server does: nobody can tell what became of a request then.
-_LIMITS = httpx.Limits(keepalive_expiry=2.0)
+_LIMITS = httpx.Limits(keepalive_expiry=2.0)  # before the server hangs up, maybe on a request
 
 
 class ServiceError(Exception):
@@ -66,12 +65,13 @@ class Client(AbstractContextManager["Client"]):
                 may_pass = again or isinstance(lost, _UNSENT)
             else:
                 status, asked = response.status_code, response.headers.get("Retry-After", "0")
-                is_json = "json" in response.headers.get("Content-Type", "")
+                body = parsed(response.headers.get("Content-Type", ""), response.content)
                 # What the first attempt deleted is not there for the second.
-                if response.is_success or (method == "DELETE" and attempt and status == 404):
-                    return response.json() if is_json else response.content
-                detail = response.json().get("detail") if is_json else response.text[:200]
-                error = ServiceError(str(detail), status)
+                gone = method == "DELETE" and attempt > 0 and status == 404
+                # Where all images are broken, the problem has the answers that say so.
+                if response.is_success or gone or "answers" in body:
+                    return body or response.content
+                error = ServiceError(body.get("detail") or response.text[:200], status)
                 # A database that went away may have committed before; so may a proxy's server.
                 may_pass = status == 429 or (again and status in (502, 503, 504))
                 wait = max(wait, float(asked) * random.uniform(1.0, 1.2) if asked.isdigit() else 0)

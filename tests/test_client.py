@@ -1,5 +1,6 @@
 """The client: what it sends again and what it does not, to real servers behind lines that fail."""
 
+import io
 import socket
 import subprocess
 import sys
@@ -114,7 +115,7 @@ def test_what_says_how_things_shall_be_is_said_again(stream, proxy, waits, fault
         lambda: stream.client.create(stream.name, CLASSES),
         stream.freeze,
         stream.unfreeze,
-        lambda: stream.set_classes(CLASSES[:4]),
+        lambda: stream.set_classes(CLASSES[:6]),
         lambda: stream.feedback(answer, "cat"),
         lambda: stream.feedback(answer.name, "bug"),
         stream.delete,
@@ -162,7 +163,7 @@ def test_images_from_wherever_they_are(direct, icon_folder, tmp_path):
     paths = sorted(icon_folder.rglob("*.png"))
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
-    picture = Image.open(paths[0]).convert("CMYK")
+    picture = Image.open(paths[0]).resize((40, 40)).convert("CMYK")
     images = [icon_folder, str(paths[3]), paths[4].read_bytes(), picture, broken, "nowhere.png",
               np.zeros((8, 8, 3), np.uint8)]  # fmt: skip
     answers = list(stream.classify(images, batch=4, top=2, min_confidence=1.0))
@@ -187,12 +188,16 @@ def test_a_batch_of_broken_images_is_not_the_end(direct, icon_folder):
     assert [bool(answer.error) for answer in answers] == [True, True, False]
 
 
-def test_large_images_go_in_requests_of_their_own(direct, proxy):
-    noise = np.random.default_rng(0).integers(0, 256, (5, 1100, 1100, 3), np.uint8)
+def test_large_images_go_in_requests_of_their_own(proxy):
+    images = []
+    for shade in range(5):
+        file = io.BytesIO()
+        Image.new("RGB", (1100, 1100), (shade, 0, 0)).save(file, "BMP")  # 3.6 MB
+        images.append(file.getvalue())
     with soba.Client(proxy.url) as client:
         stream = client.create("large", CLASSES)
         proxy.passed.clear()
-        assert len(list(stream.classify(noise, learn=False))) == 5
+        assert len(list(stream.classify(images, learn=False))) == 5
         assert len(calls(proxy)) == 3
 
 

@@ -166,9 +166,9 @@ def forked(order):
 
 def main():
     import onnxruntime  # noqa: F401, what takes time is done before the first order
-    import uvicorn  # noqa: F401
 
-    import soba.cli  # noqa: F401
+    import soba.cli
+    import soba.serve.http.run  # noqa: F401
 
     running = set()
     while select.select([0], [], [])[0]:
