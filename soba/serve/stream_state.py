@@ -104,9 +104,8 @@ class StreamState:
         return self.replaced(adapter=adapter, recent=recent, held=NONE, past=self.left_behind())
 
     def left_behind(self) -> PastIds:
-        """All ids, for a state that begins anew: unknown to it, but not to who goes back."""
-        records = np.append(self.held, self.recent.records())
-        return self.past.extended(records, self.version, self.recent.remember)
+        """The ids, for a state that begins anew: unknown to it, but not to who goes back."""
+        return self.past.extended(self.recent.records(), self.version, self.recent.remember)
 
     def knowing(self, later: StreamState) -> StreamState:
         """This state of the past, to which all that a later one learned is known by its id."""

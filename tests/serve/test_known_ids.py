@@ -5,12 +5,15 @@ import pytest
 from colours import Colours
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from streams import FEATURES, classifier
+from streams import FEATURES, adapter, classifier
 
 import soba
 from soba.adapt._ids import IdSet
 from soba.serve import replica
+from soba.serve.digests import digests_of_features, digests_of_images
+from soba.serve.learning import Learning, learn_together
 from soba.serve.names import ids_of_names
+from soba.serve.stream_state import StreamState
 
 OTHER = 3000  # rows from here on are the other samples that come under a name
 REFUSED = "comes under the id of another sample"
@@ -152,6 +155,37 @@ def test_an_image_is_told_by_its_bytes_and_never_by_its_features(opened, picture
                 with pytest.raises(ValueError, match=REFUSED):
                     list(each.classify(other, ids=[ids[number]]))
         assert stream.n_seen == len(pictures)
+
+
+def test_an_image_that_is_kept_is_told_by_its_bytes_for_as_long(opened, pictures):
+    """Also when its id would have been forgotten but for that."""
+    stream = opened(classifier(), remember=20)
+    unsteady = Unsteady(stream._source.open(), 0.05)
+    stream._source.open = lambda: unsteady
+    list(stream.classify(pictures, ids=range(len(pictures))))
+    learn(stream, range(1000, 1030))
+    kept = np.flatnonzero(np.isin(ids_of_names(range(len(pictures))), kept_ids(stream)))
+    assert len(kept)
+    for each in (stream, opened(classifier())):
+        each._source.open = lambda: unsteady
+        before = each.n_seen
+        list(each.classify([pictures[number] for number in kept], ids=kept.tolist()))
+        assert each.n_seen == before
+        with pytest.raises(ValueError, match=REFUSED):
+            list(each.classify(pictures[kept[0] - 1], ids=[int(kept[0])]))
+
+
+def test_an_image_and_features_come_in_one_group():
+    """Under one name: their digests say nothing of each other, their features do."""
+    rows, ids = FEATURES[:3], ids_of_names(range(3))
+    for other, refused in ((rows, False), (FEATURES[3:6], True)):
+        state = StreamState.begun(adapter(), classifier()._note())
+        group = [
+            Learning(rows, ids, digests_of_images(np.arange(3))),
+            Learning(other, ids, digests_of_features(other)),
+        ]
+        assert len(learn_together(state, group)) == 3
+        assert [learning.problem is not None for learning in group] == [False, refused]
 
 
 def test_images_and_features_of_one_name_are_compared_by_features(opened, pictures):

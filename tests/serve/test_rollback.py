@@ -112,6 +112,7 @@ def test_ids_stay_known_behind_a_reset(opened):
 def test_a_reset_is_one_for_all_versions_after_it(opened):
     stream = opened(classifier())
     learn(stream, 0, 20)
+    learn(stream, 100, 120)
     stream.reset()
     learn(stream, 20, 40)
     after = stream.version
@@ -123,7 +124,20 @@ def test_a_reset_is_one_for_all_versions_after_it(opened):
     stream.rollback(after)
     assert learn(stream, 0, 10) == 0 and learn(stream, 10, 20) == 10  # these are of before it
     stream.rollback(1)
-    assert learn(stream, 0, 60) == 0
+    assert learn(stream, 0, 60) == learn(stream, 100, 120) == 0
+    assert stream._replica.read(lambda state: len(state.past.records)) == 0
+
+
+def test_ids_of_before_a_reset_are_in_their_turn_again(opened):
+    stream = opened(classifier())
+    learn(stream, 0, 60)
+    version = stream.version
+    stream.reset()
+    learn(stream, 10, 20)
+    stream.rollback(version)
+    recent = stream._replica.read(lambda state: state.recent.records()["id"])
+    due = ids_of_names([*range(10), *range(20, 60), *range(10, 20)])
+    np.testing.assert_array_equal(recent, due)
 
 
 def test_ids_stay_known_behind_an_import(opened):
@@ -155,5 +169,7 @@ def test_ids_of_before_a_reset_are_forgotten_in_their_turn(opened):
     assert learn(stream, 380, 420) == learn(stream, 1000, 1060) == 0  # the last hundred
     assert learn(stream, 120, 200) == 80  # long ago
     stream.rollback(version)
+    stream.reset()
+    assert stream._replica.read(lambda state: len(state.past.records)) > 0
     learn(stream, 2000, 2120)
     assert stream._replica.read(lambda state: len(state.past.records)) == 0
