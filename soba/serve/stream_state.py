@@ -38,14 +38,17 @@ _FORMAT = 2
 
 @dataclass
 class StreamState:
-    """A stream at a version. While it learns, until that is committed, it is ahead of the log."""
+    """A stream at a version. While it learns, until that is committed, it is ahead of the log.
+
+    Ids lie beside the digests of what they name, in the records of `recent_ids.py`.
+    """
 
     adapter: StreamAdapter
     names: tuple[str, ...]
     templates: tuple[str, ...]
     encoder: dict[str, Any]  # its fingerprint, and what it was opened as
     recent: RecentIds
-    held: np.ndarray  # records of ids from before the recent ones, whose samples are kept
+    held: np.ndarray  # ids from before the recent ones, whose samples are kept
     settings: dict[str, Any]  # frozen, guard
     version: int = 0
     past: PastIds = NO_PAST  # from before a reset or an import
