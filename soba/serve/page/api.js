@@ -76,9 +76,12 @@ async function problemOf(response) {
 }
 
 function wording(body, response) {
-  if (typeof body.detail === "string" && body.detail) return body.detail;
-  return body.title || `${response.status} ${response.statusText}`.trim();
+  const said = typeof body.detail === "string" && body.detail ? body.detail : body.title;
+  return said ? sentence(said) : `${response.status} ${response.statusText}`.trim();
 }
+
+const sentence = (text) =>
+  text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 
 async function keyAfter(refused) {
   const key = sessionStorage.getItem(KEY);

@@ -1,7 +1,6 @@
 // Curves over the images of a stream: agreement, expected accuracy, feedback and guard.
 
-import { counted, el, isNew, percent, svg } from "./dom.js";
-import { byId } from "./dom.js";
+import { byId, counted, el, isNew, percent, svg } from "./dom.js";
 import { on, state } from "./state.js";
 
 const HEIGHT = 104;
@@ -16,11 +15,11 @@ const of = (share) => share?.accuracy ?? null;
 const CHARTS = [
   {
     key: "agreement",
-    title: "Agreement with zero-shot",
+    title: "Agreement",
     empty: "Nothing yet: send images, and here is the share of answers that are zero-shot's, too.",
     point: (p) => p.agreement !== null && { adapted: p.agreement },
     now: (info) => info.agreement !== null && { adapted: info.agreement },
-    note: () => "of the last 1,000 answers",
+    note: () => "with zero-shot, of the last 1,000 answers",
   },
   {
     key: "expected",
@@ -32,18 +31,18 @@ const CHARTS = [
   },
   {
     key: "feedback",
-    title: "Accuracy by your feedback",
+    title: "Feedback accuracy",
     empty: "Nothing yet: say of some answers which is right.",
     point: (p) => both(p.feedback),
     now: ({ feedback: f }) => f.count > 0 && both({ zero_shot: of(f.zero_shot), adapted: of(f.adapted) }),
     note: ({ feedback: f }) => {
       const { low, high } = f.adapted;
-      return `${counted(f.count, "answer")} judged; adapted ${percent(low)} to ${percent(high)} at 95%`;
+      return `${counted(f.count, "answer")} judged; adapted is at ${percent(low)} to ${percent(high)} (95% interval)`;
     },
   },
   {
     key: "guard",
-    title: "Accuracy on the guard",
+    title: "Guard accuracy",
     empty: "No guard yet: choose a few labelled images below.",
     point: (p) => both(p.guard),
     now: ({ guard: g }) => g && both({ zero_shot: of(g.zero_shot), adapted: of(g.adapted) }),
@@ -155,7 +154,7 @@ function paint(plot, chart, rows, note) {
     const path = there.map((row) => `${px(row).toFixed(1)},${py(row.values[kind]).toFixed(1)}`);
     picture.append(svg("polyline", { class: `curve ${kind}`, points: path.join(" ") }));
     const end = there.at(-1);
-    picture.append(svg("circle", { class: `dot ${kind}`, cx: px(end), cy: py(end.values[kind]), r: 3 }));
+    picture.append(svg("circle", { class: `dot ${kind}`, cx: px(end), cy: py(end.values[kind]), r: kind === "adapted" ? 3 : 4.5 }));
   }
   reader(picture, rows, px, note);
   plot.replaceChildren(picture);

@@ -6,7 +6,7 @@ import { bar, byId, counted, el, isNew, percent, refill, setHidden, setText } fr
 import { exampleFile, examples } from "./examples.js";
 import { on, state } from "./state.js";
 import { shrink } from "./thumbnails.js";
-import { rollBack } from "./versions.js";
+import { freezing, rollBack } from "./versions.js";
 
 const ENOUGH = 512; // pixels a side, of guard images that are too many bytes as they are
 const PER_CLASS = 3;
@@ -38,7 +38,7 @@ export function startGuard() {
 
 function draw() {
   const { info } = state;
-  if (!isNew(drawn, [info?.name, info?.guard, info?.classes, info?.frozen_by, info?.last_good_version])) return;
+  if (!isNew(drawn, [info?.name, info?.guard, info?.classes, info?.frozen_by, info?.answers_by, info?.last_good_version])) return;
   banner();
   if (!info) return;
   refill(byId("guard-state"), ...(info.guard ? described(info.guard) : [
@@ -76,15 +76,24 @@ function described(guard) {
 function banner() {
   const { info } = state;
   const box = byId("banner");
+  const failed = info?.frozen && info.answers_by === "zero-shot";
   setHidden(box, !info?.frozen);
-  box.classList.toggle("bad", info?.frozen_by === "guard");
+  box.classList.toggle("bad", Boolean(failed));
   if (!info?.frozen) box.replaceChildren();
-  else if (info.frozen_by === "guard") refill(box, ...failedBanner(info));
-  else {
-    refill(box,
-      el("p", {}, el("b", { text: "Frozen by hand. " }),
-        "Answers come from what was learned up to now; nothing is learned until you unfreeze it."));
-  }
+  else refill(box, ...(failed ? failedBanner(info) : frozenBanner(info)));
+}
+
+function frozenBanner(info) {
+  const words = info.frozen_by === "guard"
+    ? ["The guard passes again. ", "Answers are adapted; the stream learns again once you unfreeze it."]
+    : ["Frozen by hand. ", "Answers come from what was learned up to now; nothing is learned until you unfreeze it."];
+  return [
+    el("p", {}, el("b", { text: words[0] }), words[1]),
+    el("button", {
+      type: "button", text: "Unfreeze", "data-key": "unfreeze", "data-testid": "banner-unfreeze",
+      on: { click: (event) => freezing(event.currentTarget) },
+    }),
+  ];
 }
 
 function failedBanner({ guard, last_good_version: good }) {
@@ -103,7 +112,7 @@ function failedBanner({ guard, last_good_version: good }) {
       on: { click: (event) => rollBack(back ? good : null, event.currentTarget) },
     })),
     el("p", { class: "hint", text: back
-      ? `Version ${good} is the last that passed. What was learned after it is forgotten; its images stay known and teach nothing again.`
+      ? `Version ${good} is the last that passed. What was learned after it is forgotten, and answers are adapted again; the stream learns again once you unfreeze it.`
       : "No version with this guard has passed: the newest snapshot before this one comes back. Reset forgets everything." }),
   );
   return words;

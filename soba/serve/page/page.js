@@ -51,12 +51,15 @@ function header() {
     : "");
 }
 
-/** The stream that the address names after its #, or the first page. */
-function route() {
+/** The stream that the address names after its #, or the first page; `moved`: from another. */
+function route(moved) {
   const name = decodeURIComponent(location.hash.replace(/^#\/?/, "")) || null;
   setText(byId("try-error"), "");
   show(name);
-  scrollTo(0, 0);
+  if (moved) {
+    scrollTo(0, 0);
+    document.querySelector(name === null ? "#home h1" : "#stream-name").focus();
+  }
   if (name === null) loadStreams().catch(lost);
   else refresh();
 }
@@ -114,7 +117,7 @@ async function start() {
   on("info", header);
   on("connection", connection);
   on("gone", gone);
-  addEventListener("hashchange", route);
+  addEventListener("hashchange", () => route(true));
   document.addEventListener("visibilitychange", look);
   setInterval(look, EVERY);
   try {
@@ -123,7 +126,7 @@ async function start() {
   } catch (error) {
     lost(error);
   }
-  route();
+  route(false);
 }
 
 start();

@@ -8,7 +8,7 @@ const FEW = 8;
 const WORDS = {
   learn: (c) => `learned from ${counted(c.samples, "image")}`,
   classes: () => "classes changed",
-  guard: () => "guard set",
+  guard: () => "guard set, passed or removed",
   freeze: () => "frozen",
   unfreeze: () => "unfrozen",
   rollback: () => "rolled back",
@@ -30,9 +30,12 @@ export function startVersions() {
     all = true;
     draw();
   });
-  byId("freeze").addEventListener("click", () => {
-    act(byId("freeze"), "stream-error", "POST", state.info.frozen ? "/unfreeze" : "/freeze");
-  });
+  byId("freeze").addEventListener("click", () => freezing(byId("freeze")));
+}
+
+/** Freeze a stream that learns; unfreeze one that does not. */
+export function freezing(button) {
+  return act(button, "stream-error", "POST", state.info.frozen ? "/unfreeze" : "/freeze");
 }
 
 /** Ask, then roll back to a version; null: where the guard last passed, or the newest snapshot. */
@@ -40,7 +43,7 @@ export async function rollBack(version, button) {
   const target = version === null ? "the newest snapshot" : `version ${version}`;
   const yes = await ask({
     title: `Roll back to ${target}?`, yes: "Roll back",
-    words: "What was learned after it is forgotten; classes, guard and prompts are as they were then. The history stays, and you can roll forward to a later snapshot.",
+    words: "What was learned after it is forgotten, and the classes of then come back. Its images stay known, so that sending them again teaches nothing. The guard, and whether the stream is frozen, stay as they are.",
   });
   if (yes) await act(button, "versions-error", "POST", "/rollback", { json: version === null ? {} : { version } });
 }
