@@ -157,7 +157,9 @@ function paint(plot, chart, rows, note) {
     picture.append(svg("circle", { class: `dot ${kind}`, cx: px(end), cy: py(end.values[kind]), r: kind === "adapted" ? 3 : 4.5 }));
   }
   reader(picture, rows, px, note);
+  const focused = plot.contains(document.activeElement);
   plot.replaceChildren(picture);
+  if (focused) picture.focus({ preventScroll: true });
 }
 
 function label(text, x, y, anchor) {

@@ -34,5 +34,7 @@ export async function act(button, error, method, rest, options = {}) {
     return false;
   } finally {
     if (button) button.disabled = false;
+    const lost = document.activeElement === document.body; // as it was disabled
+    if (lost && button?.isConnected) button.focus({ preventScroll: true });
   }
 }

@@ -1,12 +1,14 @@
 // Where images come from: drop, paste, file chooser, camera.
 
+import { startCamera } from "./camera.js";
 import { byId, setText } from "./dom.js";
 import { send } from "./sending.js";
 import { state } from "./state.js";
 
 export function startIntake() {
-  for (const [button, input] of [["choose", "files"], ["photograph", "camera"]]) {
-    byId(button).addEventListener("click", () => byId(input).click());
+  byId("choose").addEventListener("click", () => byId("files").click());
+  startCamera(sendFiles);
+  for (const input of ["files", "camera"]) {
     byId(input).addEventListener("change", () => {
       sendFiles([...byId(input).files]);
       byId(input).value = "";

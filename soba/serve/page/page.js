@@ -4,7 +4,7 @@
 //   key-form, key, key-save; try-it; create-form: classes, name, templates, create;
 //   streams, stream-link; stream-select, new-stream; stream-name, stream-facts, stale, banner,
 //   banner-rollback; freeze (also unfreezes);
-//   drop, choose, files, photograph, camera, stream-icons, only-look, min-confidence;
+//   drop, choose, files, photograph, camera, camera-take, camera-close, stream-icons, only-look, min-confidence;
 //   progress, stop, known, right-zero-shot, right-adapted, said, intake-error;
 //   cards, card (data-id, data-label, data-zero-shot), tell-adapted, tell-zero-shot, tell-other,
 //   badge-changed, badge-unsure, badge-known, filter-{all,changed,unsure,wrong}, more;
