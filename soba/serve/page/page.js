@@ -43,6 +43,7 @@ function header() {
   document.title = name === null ? "soba" : `${name} · soba`;
   setText(byId("stream-name"), name ?? "");
   setHidden(byId("stale"), !info?.stale);
+  byId("columns").inert = !info;
   setText(byId("stream-facts"), info
     ? [
       counted(info.classes.length, "class", "classes"), `${counted(info.n_seen, "image")} seen`,

@@ -129,8 +129,8 @@ function count(tally, classified, parcel) {
   for (const { error, changed, unsure } of classified.answers) {
     tally.answered += error ? 0 : 1;
     tally.broken += error ? 1 : 0;
-    tally.changed += changed ? 1 : 0;
-    tally.unsure += unsure ? 1 : 0;
+    tally.changed += changed && !error ? 1 : 0;
+    tally.unsure += unsure && !error ? 1 : 0;
   }
   tally.learned += classified.learned;
   tally.frozen = classified.frozen;
