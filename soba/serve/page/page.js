@@ -12,7 +12,7 @@
 //   evidence, evidence-class (data-class, data-queued), queue, queue-sample (data-sample);
 //   guard-state, guard-open, guard-folder-input, guard-icons, guard-label, guard-files,
 //   guard-chosen, guard-put, guard-remove, guard-error;
-//   snapshots, rollback (data-version), history, change (data-kind), versions-error;
+//   snapshots, rollback (data-version), rollback-version, rollback-to, history, change (data-kind), versions-error;
 //   change-classes, new-classes, classes-save, export, import-file, reset, delete, manage-error;
 //   ask, ask-yes, ask-no.
 

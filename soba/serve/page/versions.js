@@ -31,6 +31,10 @@ export function startVersions() {
     draw();
   });
   byId("freeze").addEventListener("click", () => freezing(byId("freeze")));
+  byId("rollback-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    rollBack(byId("rollback-version").valueAsNumber, byId("rollback-to"));
+  });
 }
 
 /** Freeze a stream that learns; unfreeze one that does not. */
@@ -53,6 +57,7 @@ function draw() {
   if (!isNew(drawn, [info?.name, info?.version, info?.snapshots, info?.last_good_version, info?.frozen, changes, all])) return;
   setText(byId("freeze"), info?.frozen ? "Unfreeze" : "Freeze");
   byId("freeze").disabled = !info;
+  byId("rollback-version").max = info ? info.version : "";
   const at = new Map(changes.map((change) => [change.version, change.at]));
   const snapshots = info?.snapshots ?? [];
   refill(byId("snapshots"), ...(snapshots.length ? snapshots.map((version) => snapshot(version, at)) : [
