@@ -27,7 +27,7 @@ export function startIntake() {
   addEventListener("drop", async (event) => {
     event.preventDefault();
     over(-inside);
-    if (state.name) sendFiles(await dropped(event.dataTransfer));
+    sendFiles(await dropped(event.dataTransfer));
   });
   addEventListener("paste", (event) => {
     const files = [...(event.clipboardData?.files ?? [])];
@@ -38,6 +38,7 @@ export function startIntake() {
 }
 
 function sendFiles(files) {
+  if (!state.name || !state.server) return;
   const images = files.filter((file) => !file.type || file.type.startsWith("image/"));
   if (!images.length) {
     setText(byId("intake-error"), files.length ? "There is no image among these files." : "");

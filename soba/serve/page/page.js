@@ -61,11 +61,9 @@ function route(moved) {
     scrollTo(0, 0);
     document.querySelector(name === null ? "#home h1" : "#stream-name").focus();
   }
-  if (name === null) loadStreams().catch(lost);
+  if (name === null) loadStreams().catch((error) => connection(reason(error)));
   else refresh();
 }
-
-const lost = (error) => connection(reason(error));
 
 function connection(text) {
   setText(byId("connection"), text);
@@ -104,7 +102,19 @@ function jumps() {
 
 async function look() {
   if (document.visibilityState !== "visible" || byId("main").hidden) return;
+  if (state.server === null) await meet(true);
   if (state.name !== null && !busy()) await refresh();
+}
+
+/** What the server is and has; `once`: without waiting for one that is away. */
+async function meet(once) {
+  try {
+    await loadServer(once);
+    await loadStreams();
+    connection("");
+  } catch (error) {
+    connection(reason(error));
+  }
 }
 
 async function start() {
@@ -121,12 +131,7 @@ async function start() {
   addEventListener("hashchange", () => route(true));
   document.addEventListener("visibilitychange", look);
   setInterval(look, EVERY);
-  try {
-    await loadServer();
-    await loadStreams();
-  } catch (error) {
-    lost(error);
-  }
+  await meet(false);
   route(false);
 }
 

@@ -145,6 +145,7 @@ function summary(job, tally, prefix) {
   if (tally.broken) parts.push(`${tally.broken} could not be read`);
   if (!tally.learn) parts.push("only looked");
   else if (tally.frozen) parts.push("nothing learned, since the stream is frozen");
+  else if (!tally.learned) parts.push(tally.answered ? "nothing learned, since all were known" : "nothing learned");
   else if (tally.learned < tally.answered) {
     parts.push(`learned from ${tally.learned}, the others were known`);
   } else parts.push(`learned from ${tally.learned === 1 ? "it" : "all"}`);

@@ -23,8 +23,8 @@ export function emit(event, ...values) {
   for (const listener of listeners.get(event) ?? []) listener(...values);
 }
 
-export async function loadServer() {
-  state.server = await getJson("/v1/server", { patient: true });
+export async function loadServer(once) {
+  state.server = await getJson("/v1/server", { patient: !once, once });
   emit("server");
 }
 

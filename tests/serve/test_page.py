@@ -1,0 +1,200 @@
+"""The page in a real browser, against a real server: what a person does with it, one after another."""
+
+import io
+import re
+
+import pytest
+from PIL import Image
+from serving import Server
+
+pytest.importorskip("playwright", reason="no playwright in this environment")
+from playwright.sync_api import expect
+
+AWAY = "ERR_CONNECTION_REFUSED"  # what a browser notes of a server that restarts
+
+
+@pytest.fixture
+def server(tmp_path):
+    with Server(f"sqlite:///{tmp_path}/streams.db", "--threads", 1) as server:
+        yield server
+
+
+class Visit:
+    """A tab, with all that its console complains of and all that it asks for."""
+
+    def __init__(self, browser, **options):
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.problems, self.hosts = [], set()
+        self.page.on("console", self._note)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", self._asked)
+
+    def _note(self, message):
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
+
+    def _asked(self, request):
+        if not request.url.startswith(("data:", "blob:")):
+            self.hosts.add(re.match(r"\w+://([^/]+)", request.url)[1])
+
+    def part(self, name):
+        return self.page.get_by_test_id(name)
+
+    def points(self, chart):
+        return int(self.part(f"chart-{chart}").get_attribute("data-points"))
+
+    def number(self, what):
+        """One of the numbers of the line below the stream's name, such as its version."""
+        facts = self.part("stream-facts").inner_text()
+        return int(re.search(rf"(?:{what} (\d+)|(\d+) images? {what})", facts).expand(r"\1\2"))
+
+    def agree(self):
+        self.part("ask-yes").click()
+        expect(self.part("ask")).to_be_hidden()
+
+
+def until(visit, words, **arguments):
+    """Wait for something of the page that is no element: an expression in JavaScript."""
+    visit.page.wait_for_function(words, **arguments)
+
+
+def png(colour):
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 48), colour).save(buffer, "PNG")
+    return {"name": f"{colour}.png", "mimeType": "image/png", "buffer": buffer.getvalue()}
+
+
+CURVE = "([chart, least]) => document.querySelector(`[data-testid=chart-${chart}]`).dataset.points >= least"
+
+
+def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, server):
+    visit = Visit(browser, viewport={"width": 1280, "height": 900})
+    page, part = visit.page, visit.part
+    page.goto(server.url)
+
+    # A stream of one's own, by typing and by keyboard.
+    part("classes").fill("bell, camera\nheart, bell")
+    expect(part("name")).to_have_value("bell-camera-heart")
+    part("name").press("Enter")
+    expect(part("stream-name")).to_have_text("bell-camera-heart")
+    expect(part("stream-facts")).to_contain_text("3 classes · 0 images seen")
+    assert page.url.endswith("#/bell-camera-heart")
+    part("only-look").check()
+    part("files").set_input_files([png("red"), {**png("blue"), "buffer": b"no image"}])
+    expect(part("said")).to_have_text(re.compile(r"1 image answered.*1 could not be read, only"))
+    expect(part("card")).to_have_count(2)
+    expect(page.locator(".card.broken")).to_contain_text("Not answered")
+    part("only-look").uncheck()
+
+    # The icons, one small batch after the other: the curves grow as they come.
+    part("new-stream").click()
+    part("try-it").click()
+    expect(part("stream-name")).to_have_text("icons")
+    until(visit, CURVE, arg=["agreement", 2])
+    few = visit.points("agreement")
+    until(visit, CURVE, arg=["agreement", few + 3])
+    expect(part("right-adapted")).to_contain_text("right")
+    part("stop").click()
+    expect(part("said")).to_contain_text("Stopped")
+    expect(part("stream-icons")).to_have_text("Go on with the icons")
+    assert visit.points("expected") >= 2
+    seen = visit.number("seen")
+    assert seen >= 32
+
+    # What is kept of a class, as the browser saw it.
+    full = page.locator("[data-testid=evidence-class]:not([data-queued='0'])").first
+    kept = int(full.get_attribute("data-queued"))
+    full.press("Enter")
+    expect(part("queue-sample")).to_have_count(kept)
+    expect(part("queue-sample").locator("img")).to_have_count(kept)
+
+    # Feedback: counted, and never learned from.
+    before = visit.number("version")
+    part("tell-adapted").first.click()
+    other = part("tell-other").nth(1)
+    other.focus()
+    other.select_option(index=1)
+    expect(part("chart-feedback")).to_contain_text("2 answers judged")
+    assert visit.points("feedback") >= 1 and visit.number("version") == before
+
+    # Frozen, it answers and learns nothing.
+    part("freeze").click()
+    expect(part("banner")).to_contain_text("Frozen by hand")
+    part("files").set_input_files([png("green")])
+    expect(part("said")).to_contain_text("nothing learned, since the stream is frozen")
+    assert visit.number("seen") == seen
+    part("freeze").click()
+    expect(part("banner")).to_be_hidden()
+
+    # A guard of icons, and back to the beginning: asked first, and Escape is no.
+    part("guard-open").click()
+    part("guard-icons").click()
+    part("guard-put").click()
+    expect(part("guard-state")).to_contain_text("Of 60 labelled images")
+    assert visit.points("guard") >= 1
+    part("rollback").last.click()
+    page.keyboard.press("Escape")
+    expect(part("ask")).to_be_hidden()
+    part("rollback").last.click()
+    visit.agree()
+    expect(part("change").first).to_have_attribute("data-kind", "rollback")
+    expect(page.locator("[data-testid=evidence-class]:not([data-queued='0'])")).to_have_count(0)
+
+    # Reloaded, it is the same stream; killed and started again on its database, too.
+    page.reload()
+    expect(part("stream-facts")).to_contain_text("images seen")
+    expect(part("chart-feedback")).to_contain_text("2 answers judged")
+    version, points = visit.number("version"), visit.points("agreement")
+    assert visit.problems == []
+    server.kill()
+    server.start()
+    part("stream-icons").click()
+    until(visit, CURVE, arg=["agreement", points + 1])
+    part("stop").click()
+    expect(part("said")).to_contain_text("Stopped")
+    expect(part("stream-name")).to_have_text("icons")
+    assert visit.number("version") > version
+    expect(part("chart-feedback")).to_contain_text("2 answers judged")
+    part("stream-select").select_option("bell-camera-heart")
+    expect(part("stream-facts")).to_contain_text("3 classes · 0 images seen")
+
+    assert [problem for problem in visit.problems if AWAY not in problem] == []
+    assert visit.hosts == {server.url.partition("//")[2]}
+
+
+SMALL = """() => [...document.querySelectorAll("a, button, select, input, textarea, summary")]
+    .filter(e => e.offsetParent && e.type !== "checkbox" && e.getBoundingClientRect().height < 40)
+    .map(e => e.id || e.textContent)"""
+HOSTILE = ["<img src=x onerror=alert(1)>", "x" * 90, "a/b & c"]
+
+
+def test_a_phone_has_room_for_it_light_and_dark(browser, server):
+    backgrounds = set()
+    for scheme in ("light", "dark"):
+        phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+        visit = Visit(browser, color_scheme=scheme, **phone)
+        page, part = visit.page, visit.part
+        page.goto(server.url)
+        expect(part("try-it")).to_be_visible()
+        widths = [page.evaluate("document.documentElement.scrollWidth")]
+        small = page.evaluate(SMALL)
+        part("classes").fill("\n".join([*HOSTILE, f"none {scheme}"]))
+        part("name").fill(f"{scheme}-" + "n" * 50)
+        part("create").click()
+        expect(part("evidence-class")).to_have_count(4)
+        part("files").set_input_files([png("red"), {**png("blue"), "buffer": b"no image"}])
+        expect(part("said")).to_contain_text("1 image answered")
+        part("evidence-class").first.click()
+        expect(part("queue")).to_be_visible()
+        part("guard-open").click()
+        widths.append(page.evaluate("document.documentElement.scrollWidth"))
+        assert max(widths) <= 390 and small + page.evaluate(SMALL) == []
+        assert HOSTILE[0] in part("evidence").inner_text()
+        part("delete").click()
+        visit.agree()
+        expect(part("create-form")).to_be_visible()
+        backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert visit.problems == [] and len(visit.hosts) == 1
+        visit.context.close()
+    assert len(backgrounds) == 2
