@@ -13,9 +13,10 @@ from playwright.sync_api import expect
 AWAY = "ERR_CONNECTION_REFUSED"  # what a browser notes of a server that restarts
 
 
-@pytest.fixture
-def server(tmp_path):
-    with Server(f"sqlite:///{tmp_path}/streams.db", "--threads", 1) as server:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    with Server(f"sqlite:///{folder}/streams.db", "--threads", 1) as server:
         yield server
 
 
