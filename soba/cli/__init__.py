@@ -28,6 +28,7 @@ from soba.cli.merge import merge_
 from soba.cli.methods import methods_
 from soba.cli.predict import predict_
 from soba.cli.report import report_
+from soba.cli.serve import serve_
 from soba.cli.stress import stress_
 
 app = typer.Typer(
@@ -87,6 +88,7 @@ def _root(
 
 app.command("demo")(demo_)
 app.command("classify")(classify_)
+app.command("serve")(serve_)
 app.command("embed")(embed_)
 app.command("learn")(learn_)
 app.command("merge")(merge_)

@@ -56,12 +56,12 @@ class Encoded:
 
     def without_images(self) -> Encoded:
         """The same with names and ids alone: the images themselves need not be held."""
-        names = tuple(_Named(picture.name, picture.content_id) for picture in self.images)
+        names = tuple(Named(picture.name, picture.content_id) for picture in self.images)
         return replace(self, images=names)
 
 
-class _Named(NamedTuple):
-    """What is left of a picture that was let go."""
+class Named(NamedTuple):
+    """What is left of a picture that was let go, or was never there: a name and an id."""
 
     name: str
     content_id: int

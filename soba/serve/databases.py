@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 Durability = Literal["full", "normal", "off"]
+DURABILITIES: tuple[Durability, ...] = ("full", "normal", "off")
 
 _SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL", "off": "OFF"}
 _PATIENCE = 30  # seconds to wait for another writer, who holds its lock for milliseconds

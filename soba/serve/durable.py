@@ -21,12 +21,14 @@ from soba.encode.prompts import classifier as text_classifier
 from soba.encode.prompts import templates as read_templates
 from soba.encode.source import EncoderSource
 from soba.serve.databases import Database, Durability, open_database
+from soba.serve.guard import WITHOUT_GUARD, Guard, trusted
 from soba.serve.learning import Learning
 from soba.serve.replica import Replica, View
-from soba.serve.store import Store, Transaction
+from soba.serve.store import NoStream, Store, Transaction
 from soba.serve.stream_state import REMEMBERED, StreamState, checked_adapter, load_state
 
-if TYPE_CHECKING:  # it needs Pillow, which streams of features do without
+if TYPE_CHECKING:  # these need Pillow, which streams of features do without
+    from soba.encode.encoder import Encoder
     from soba.encode.features import Encoded
 
 _SAME_TEXT = 1e-4  # machines round text features otherwise; other words are further apart
@@ -64,6 +66,8 @@ class DurableStream:
         brings, here or by :meth:`import_state`, are known besides.
     change_classes
         Take the samples of a stream with other classes over to those of the classifier.
+    encoder
+        Without a classifier: the encoder itself, where it is at hand, so that streams share it.
 
     Examples
     --------
@@ -87,6 +91,7 @@ class DurableStream:
         durability: Durability = "full",
         remember: int = REMEMBERED,
         change_classes: bool = False,
+        encoder: Encoder | None = None,
     ) -> None:
         if isinstance(remember, bool) or not isinstance(remember, int) or remember < 1:
             raise ValueError(f"remember must be a whole number of at least 1, not {remember!r}")
@@ -101,8 +106,8 @@ class DurableStream:
             self._begin(classifier, remember)
             self._replica = Replica(self._store, name)
             if classifier is None:
-                encoder = self._replica.read(lambda state: state.encoder)
-                self._source = EncoderSource(encoder["encoder"], opened_as=encoder["opened_as"])
+                opened = self._replica.read(lambda state: state.encoder)
+                self._source = EncoderSource(opened["encoder"], encoder, opened["opened_as"])
             else:
                 self._source = classifier._source
                 self._agree(classifier, change_classes)
@@ -170,11 +175,25 @@ class DurableStream:
 
     def freeze(self) -> None:
         """Answer without learning, in all processes, until :meth:`unfreeze`."""
-        self._replica.set("freeze", {"frozen": True})
+        self._replica.set("freeze", lambda state: {"frozen": True, "frozen_by": "operator"})
 
     def unfreeze(self) -> None:
-        """Learn again."""
-        self._replica.set("unfreeze", {"frozen": False})
+        """Learn again. Raises :class:`GuardFailed` while a guard finds the stream worse than CLIP:
+        roll back first, or remove the guard."""
+        self._replica.set("unfreeze", trusted)
+
+    def set_guard(self, features: Any, labels: Iterable[str]) -> None:
+        """Labelled samples (n, d) that are scored whenever statistics refresh: see `guard.py`.
+
+        If they are answered worse than by zero-shot, more often than chance would have it, the
+        stream freezes and answers by zero-shot, in all processes.
+        """
+        guard = Guard.checked(features, labels, self.view())
+        self._replica.set("guard", guard.installed)
+
+    def remove_guard(self) -> None:
+        """No guard any more; a stream that it froze answers adapted again, and stays frozen."""
+        self._replica.set("guard", lambda state: WITHOUT_GUARD)
 
     def rollback(self, version: int) -> None:
         """Go back to what was known at a version: a snapshot's, or one that the log still reaches.
@@ -229,7 +248,7 @@ class DurableStream:
     @property
     def n_seen(self) -> int:
         """How many samples the stream has learned from, as this process knows it."""
-        return self.view().predictor.n_seen
+        return self.view().n_seen
 
     @property
     def version(self) -> int:
@@ -278,15 +297,18 @@ class DurableStream:
         if classifier is None:
             if header is None:
                 known = ", ".join(self._store.names()) or "none"
-                raise ValueError(
+                raise NoStream(
                     f"{self._where} is not there (there are: {known}); give a classifier"
                 )
             return
         if header is None:
             adapter = checked_adapter(classifier.adapter)
             state = StreamState.begun(adapter, classifier._note(), remember)
+            state.version = version = self._store.first_version(self.name)
             encoder, blob = state.encoder["encoder"], state.to_bytes()
-            self._store.create(self.name, encoder=encoder, blob=blob, **state.header())
+            self._store.create(
+                self.name, encoder=encoder, blob=blob, version=version, **state.header()
+            )
             header = self._store.header(self.name)  # somebody else may have been faster
         assert header is not None
         self._check_encoder(classifier, header.encoder)

@@ -32,6 +32,8 @@ class Learning:
     learned: int = 0  # samples that were new
     problem: ValueError | None = None
     view: View = field(init=False)  # the stream when they were learned
+    commit_seconds: float = 0.0
+    refresh_seconds: float = 0.0  # of learning and refreshing, where a refresh fell into it
 
     @property
     def size(self) -> int:
@@ -65,8 +67,9 @@ def learn_together(state: StreamState, group: list[Learning]) -> Delta | None:
     A caller whose ids name other samples than before is left out, and told so.
     """
     if state.frozen:
+        predictor = state.predictor()
         for learning in group:
-            learning.logits = np.asarray(state.adapter.logits(learning.rows))
+            learning.logits = np.asarray(predictor.logits(learning.rows))
             if learning.required:
                 learning.problem = ValueError("the stream is frozen: it learns nothing")
         return None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from soba.adapt.view import View as Predictor
 from soba.serve.group_commit import GroupCommit
+from soba.serve.guard import guarded, rescored
 from soba.serve.learning import Learning, learn_together
-from soba.serve.store import LEARN, Header, Store, Transaction
+from soba.serve.store import LEARN, Header, Store, Transaction, json_bytes
 from soba.serve.stream_state import StreamState, load_state
 
 _GROUP = 1024  # samples in one transaction, unless one caller brings more
@@ -31,6 +32,17 @@ class View(NamedTuple):
     templates: tuple[str, ...]
     frozen: bool
     scaled_text: np.ndarray  # (C, d)
+    method: str
+    n_seen: int
+    settings: dict[str, Any]  # frozen, guard and what it said: see guard.py
+    queued: np.ndarray  # (C,) samples that the queues hold of each class
+    room: int | None  # for so many; None: for all
+    expected: Any  # ExpectedAccuracy, of methods that estimate it
+
+    @property
+    def answers_by(self) -> Literal["adapted", "zero-shot"]:
+        """Whose answers these are: a stream that its guard does not trust answers by zero-shot."""
+        return "zero-shot" if self.settings.get("fallback") else "adapted"
 
 
 class Replica:
@@ -68,17 +80,19 @@ class Replica:
         def replaced(transaction: Transaction, state: StreamState) -> StreamState:
             new = work(transaction, state)
             new.version = state.version + 1
+            new = rescored(new)
             transaction.append(kind, new.to_bytes())
             transaction.describe(**new.header())
             return new
 
         self._alone(replaced)
 
-    def set(self, kind: str, settings: dict[str, Any]) -> None:
-        """Append an entry that changes settings."""
+    def set(self, kind: str, work: Callable[[StreamState], dict[str, Any]]) -> None:
+        """Append an entry that changes settings, made of the present state."""
 
         def changed(transaction: Transaction, state: StreamState) -> StreamState:
-            transaction.append(kind, json.dumps(settings).encode())
+            settings = work(state)
+            transaction.append(kind, json_bytes(settings))
             return state.replaced(settings=state.settings | settings)
 
         self._alone(changed)
@@ -103,18 +117,32 @@ class Replica:
         self._group.alone(changing)
 
     def _learn(self, group: list[Learning]) -> None:
+        refreshing = 0.0
+
         def learned(transaction: Transaction, state: StreamState) -> StreamState:
+            nonlocal refreshing
+            before, began = _statistics(state), time.perf_counter()
             delta = learn_together(state, group)
-            if delta is not None:
-                transaction.append(LEARN, delta.to_bytes(), len(delta))
+            if delta is None:
+                return state
+            transaction.append(LEARN, delta.to_bytes(), len(delta))
+            after = _statistics(state)
+            if after is not before:
+                refreshing = time.perf_counter() - began
+            if after is not before or after is None:  # some methods have none, and refresh always
+                state = guarded(transaction, state, group)
             return state
 
-        self._change(learned)
+        commit_seconds = self._change(learned)
         for learning in group:
-            learning.view = self.view
+            learning.view, learning.commit_seconds = self.view, commit_seconds
+            learning.refresh_seconds = refreshing
 
-    def _change(self, work: Work) -> None:
-        """One transaction; what was changed in memory counts when it is committed."""
+    def _change(self, work: Work) -> float:
+        """One transaction; what was changed in memory counts when it is committed.
+
+        Returns the seconds that the commit took.
+        """
         since = None if self._state is None else self._state.version
         try:
             with self.store.locked(self.stream, since) as transaction:
@@ -125,6 +153,7 @@ class Replica:
             raise
         self._header = transaction.header
         self._know(state)
+        return transaction.commit_seconds
 
     def _caught_up(self, transaction: Transaction) -> StreamState:
         # Who lost the connection cannot tell what became of the database in the meantime.
@@ -152,13 +181,22 @@ class Replica:
         """This is the state in the database now: it can be shown."""
         self._state, self._connections = state, self.store.connections
         adapter = state.adapter
+        expected = getattr(adapter, "expected_accuracy", None)
+        queues = list(adapter._queues.values())
+        rooms = [queue.capacity for queue in queues]
         self.view = View(
             state.version,
-            adapter.view(),
+            state.predictor(),
             state.names,
             state.templates,
             state.frozen,
             adapter._scaled_text,
+            adapter.name,
+            adapter.n_seen,
+            state.settings,
+            np.sum([queue.sizes for queue in queues], axis=0),
+            None if None in rooms else sum(room or 0 for room in rooms),
+            None if expected is None else expected(),
         )
 
     def _compact_if_due(self) -> None:
@@ -183,6 +221,11 @@ class Replica:
 def _outweighs(header: Header) -> bool:
     """Whether the log is larger than the state that it leads to."""
     return header.log_bytes > max(header.snapshot_bytes, _LEAST_LOG)
+
+
+def _statistics(state: StreamState) -> object:
+    """What a refresh replaces."""
+    return getattr(state.adapter, "statistics_", None)
 
 
 def _unchanged(transaction: Transaction, state: StreamState) -> StreamState:

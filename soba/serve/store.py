@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -33,11 +34,21 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS snapshot (
         stream TEXT NOT NULL, version BIGINT NOT NULL, digest {blob} NOT NULL, blob {blob} NOT NULL,
         PRIMARY KEY (stream, version))""",
+    "CREATE TABLE IF NOT EXISTS removed (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",
 )
-_ADD_STREAM = "INSERT INTO stream VALUES (?, ?, ?, ?, 0, 0, ?) ON CONFLICT (name) DO NOTHING"
+_ADD_STREAM = "INSERT INTO stream VALUES (?, ?, ?, ?, ?, 0, ?) ON CONFLICT (name) DO NOTHING"
 _HEADER = """SELECT settings, text, encoder, version, log_bytes, snapshot_bytes
     FROM stream WHERE name = ?"""
 _NAMES = "SELECT name FROM stream ORDER BY name"
+_VERSION = "SELECT version FROM stream WHERE name = ?"
+_FIRST_VERSION = "SELECT version + 1 FROM removed WHERE name = ?"
+_REMOVE = (
+    """INSERT INTO removed SELECT name, version FROM stream WHERE name = ?
+        ON CONFLICT (name) DO UPDATE SET version = excluded.version""",
+    "DELETE FROM delta WHERE stream = ?",
+    "DELETE FROM snapshot WHERE stream = ?",
+    "DELETE FROM stream WHERE name = ?",
+)
 _DESCRIBE = "UPDATE stream SET settings = ?, text = ? WHERE name = ?"
 _ENTRIES = """SELECT version, kind, samples, at, digest, blob FROM delta
     WHERE stream = ? AND version > ? AND version <= ? ORDER BY version"""
@@ -58,6 +69,10 @@ _LAST_VERSION = (1 << 63) - 1
 
 class StoreError(OSError):
     """The database could not do it; nothing was acknowledged, and the call can be repeated."""
+
+
+class NoStream(ValueError):
+    """There is no stream of that name."""
 
 
 class Damaged(ValueError):
@@ -88,6 +103,8 @@ class Header(NamedTuple):
 class Store:
     """The streams of one database. Threads may share it: they take turns."""
 
+    tables: tuple[str, ...] = _TABLES
+
     def __init__(self, database: Database) -> None:
         self.database = database
         self.connections = 0  # so far
@@ -106,24 +123,52 @@ class Store:
         rows = self._read(_HEADER, (stream,))
         return Header(*rows[0]) if rows else None
 
-    def create(self, stream: str, *, settings: str, text: bytes, encoder: str, blob: bytes) -> bool:
+    def first_version(self, stream: str) -> int:
+        """Where a new stream of that name begins: behind one that was removed, so that nobody who
+        still knows that one takes the new one's log for its own."""
+        rows = self._read(_FIRST_VERSION, (stream,))
+        return int(rows[0][0]) if rows else 0
+
+    def create(
+        self,
+        stream: str,
+        *,
+        settings: str,
+        text: bytes,
+        encoder: str,
+        blob: bytes,
+        version: int = 0,
+    ) -> bool:
         """Make a stream, unless there is one of that name: whether it was made."""
         with self._turn, self._reaching() as connection:
             connection.execute(self.database.begin)
-            new = (stream, settings, text, encoder, len(blob))
+            new = (stream, settings, text, encoder, version, len(blob))
             connection.execute(_ADD_STREAM, new)
             made = not connection.execute(_SNAPSHOT_VERSIONS, (stream,)).fetchall()
             if made:
-                connection.execute(
-                    _ADD_SNAPSHOT, (stream, 0, _digest(stream, "snapshot", 0, blob), blob)
-                )
+                digest = _digest(stream, "snapshot", version, blob)
+                connection.execute(_ADD_SNAPSHOT, (stream, version, digest, blob))
             connection.execute("COMMIT")
         return made
 
+    def remove(self, stream: str) -> None:
+        """Remove a stream with its log and its snapshots."""
+        with self._turn, self._reaching() as connection:
+            connection.execute(self.database.begin)
+            for statement in _REMOVE:
+                connection.execute(statement, (stream,))
+            connection.execute("COMMIT")
+
     def entries(self, stream: str, since: int) -> list[Entry] | None:
         """What was written after a version; None where that part of the log is gone."""
-        rows = self._read(_ENTRIES, (stream, since, _LAST_VERSION))
-        return self._checked(stream, since, None, rows)
+        versions = self._read(_VERSION, (stream,))
+        if not versions:
+            raise NoStream(f"{self.database.name}: there is no stream {stream!r}")
+        [(until,)] = versions
+        if since >= until:
+            return [] if since == until else None
+        rows = self._read(_ENTRIES, (stream, since, until))
+        return self._checked(stream, since, until, rows)
 
     def history(self, stream: str, limit: int) -> list[tuple[int, str, int, float]]:
         """(version, kind, samples, at) of the entries that are kept, newest first."""
@@ -147,13 +192,15 @@ class Store:
                 newer = connection.execute(_ENTRIES, (stream, since, _LAST_VERSION))
                 rows, entries = header.fetchall(), newer.fetchall()
             if not rows:
-                raise ValueError(f"{self.database.name}: there is no stream {stream!r}")
+                raise NoStream(f"{self.database.name}: there is no stream {stream!r}")
             transaction = Transaction(self, connection, stream, Header(*rows[0]), since, entries)
             yield transaction
+            began = time.perf_counter()
             with self.database.together(connection):
                 for statement, values in transaction.writes:
                     connection.execute(statement, values)
                 connection.execute("COMMIT")
+            transaction.commit_seconds = time.perf_counter() - began
 
     def close(self) -> None:
         """Let go of the connection; the next call makes a new one."""
@@ -186,7 +233,7 @@ class Store:
         try:
             for statement in self.database.begin_setup:
                 connection.execute(statement)
-            for statement in _TABLES:
+            for statement in self.tables:
                 connection.execute(statement.format(blob=self.database.blob))
             connection.execute("COMMIT")
         except BaseException:
@@ -199,12 +246,9 @@ class Store:
         with self._turn, self._reaching() as connection:
             return connection.execute(statement, values).fetchall()
 
-    def _checked(
-        self, stream: str, since: int, until: int | None, rows: list[Any]
-    ) -> list[Entry] | None:
+    def _checked(self, stream: str, since: int, until: int, rows: list[Any]) -> list[Entry] | None:
         """Entries, if they are all there and whole."""
-        last = until if until is not None else max([since, *(row[0] for row in rows)])
-        if [row[0] for row in rows if row[5] is not None] != list(range(since + 1, last + 1)):
+        if [row[0] for row in rows if row[5] is not None] != list(range(since + 1, until + 1)):
             return None
         return [
             Entry(
@@ -230,6 +274,7 @@ class Transaction:
     since: int
     newer: list[Any]
     writes: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
+    commit_seconds: float = 0.0  # known when it has ended
 
     @property
     def version(self) -> int:
@@ -293,6 +338,11 @@ class Transaction:
             (_COMPACTED, (int(log_bytes), len(blob), self.stream)),
         ]
         self.header = self.header._replace(log_bytes=int(log_bytes), snapshot_bytes=len(blob))
+
+
+def json_bytes(settings: dict[str, Any]) -> bytes:
+    """Settings as an entry of the log holds them."""
+    return json.dumps(settings).encode()
 
 
 def _digest(stream: str, kind: str, version: int, blob: bytes) -> bytes:

@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from soba._files import checked_bytes, parse_json, read_checked_bytes
+from soba.adapt.base import Adapter
 from soba.adapt.delta import Delta
 from soba.adapt.stream import StreamAdapter
+from soba.adapt.view import View as Predictor
+from soba.adapt.zero_shot import ZeroShot
 from soba.registry import adapter_class
 from soba.serve.recent_ids import RecentIds
 from soba.serve.store import LEARN, Entry, Transaction
@@ -36,7 +39,7 @@ class StreamState:
     encoder: dict[str, Any]  # its fingerprint, and what it was opened as
     recent: RecentIds
     held: np.ndarray  # ids from before the recent ones, whose samples are kept
-    settings: dict[str, Any]  # frozen, guard
+    settings: dict[str, Any]  # frozen, guard and what it said: see guard.py
     version: int = 0
 
     @classmethod
@@ -60,6 +63,13 @@ class StreamState:
     @property
     def frozen(self) -> bool:
         return bool(self.settings.get("frozen"))
+
+    def predictor(self) -> Predictor:
+        """What answers now: the adapter, or zero-shot where the guard does not trust it."""
+        adapter: Adapter = self.adapter
+        if self.settings.get("fallback"):
+            adapter = ZeroShot(adapter._given_text, logit_scale=adapter.logit_scale)
+        return adapter.view()
 
     @property
     def note(self) -> dict[str, Any]:

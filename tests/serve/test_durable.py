@@ -209,15 +209,6 @@ def test_freeze_is_for_all(stream, opened):
     assert other.n_seen == 52 and not other.frozen
 
 
-def test_the_log_carries_the_settings_of_a_guard(stream, opened):
-    stream._replica.set("guard", {"guard": {"window": 512}})
-    learn(stream, 1)
-    stream.reset()
-    for other in (stream, opened()):
-        assert other._replica.read(lambda state: state.settings) == {"guard": {"window": 512}}
-    assert [change.kind for change in stream.history()] == ["reset", "learn", "guard"]
-
-
 def test_rollback_keeps_ids_known(stream, opened):
     learn(stream, *range(100))
     before = state_of(stream).state()["arrays"]

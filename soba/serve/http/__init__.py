@@ -1,0 +1,1 @@
+"""Durable streams over HTTP: routes, what a request may be, and how the server lives and ends."""

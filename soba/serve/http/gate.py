@@ -1,0 +1,167 @@
+"""The gate in front of all routes: who may ask, under which name, and how much they may send.
+
+A page of a stranger can make a browser post to a server on loopback, and a name of a stranger can
+be made to lead there. So a request must name this server as its host, and where a browser says
+which page it comes from, that page must be this server's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from soba.serve.http.keys import Keys
+from soba.serve.http.metrics import Metrics
+from soba.serve.http.problems import problem
+from soba.serve.options import Options
+
+_log = logging.getLogger("soba.serve.access")
+_PROBES = ("/livez", "/readyz")  # asked by schedulers, under whatever name they know
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; "
+    "object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def server_names(options: Options) -> frozenset[str]:
+    """The names that requests may call this server by."""
+    names = {options.host, *options.allow_hosts}
+    if is_loopback(options.host):
+        names |= {"localhost", "127.0.0.1", "::1"}
+    elif options.host in ("0.0.0.0", "::"):  # all addresses of this machine
+        host = socket.gethostname()
+        names |= {"localhost", "127.0.0.1", "::1", host}
+        names |= {str(info[4][0]) for info in _addresses(host)}
+    return frozenset(name.lower() for name in names)
+
+
+def _addresses(host: str) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, None)
+    except OSError:
+        return []
+
+
+class Gate:
+    """ASGI middleware: refuses, counts, and says what was asked."""
+
+    def __init__(
+        self, app: ASGIApp, *, options: Options, keys: Keys | None, metrics: Metrics
+    ) -> None:
+        self._app, self._options, self._keys, self._metrics = app, options, keys, metrics
+        self._names = server_names(options)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                message["headers"] = [*message.get("headers", []), *headers]
+            await send(message)
+
+        try:
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await refusal(scope, receive, sending)
+            else:
+                await self._app(scope, self._bounded(scope, receive), sending)
+        finally:
+            self._say(scope, status, time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> Any:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        path = scope["path"]
+        if path not in _PROBES:
+            if _name_of(f"//{headers.get(b'host', '')}") not in self._names:
+                return problem(403, "this server is not the host that the request names")
+            origin = headers.get(b"origin")
+            if origin is not None and not self._is_ours(origin, headers.get(b"host", "")):
+                return problem(403, "the page that this request comes from is not this server's")
+        limit = self._limit(path)
+        if _length(headers) > limit:
+            return problem(413, f"the body is over the limit of {limit} bytes")
+        if self._keys is not None and (path.startswith("/v1/") or path == "/metrics"):
+            owner = self._keys.owner(headers.get(b"authorization"))
+            if owner is None:
+                hint = {"WWW-Authenticate": "Bearer"}
+                return problem(401, "needs a key: Authorization: Bearer KEY", hint)
+            scope.setdefault("state", {})["owner"] = owner
+        return None
+
+    def _is_ours(self, origin: str, host: str) -> bool:
+        return urlsplit(origin).netloc.lower() == host.lower() and _name_of(origin) in self._names
+
+    def _limit(self, path: str) -> int:
+        return self._options.max_import if path.endswith("/import") else self._options.max_body
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """The body, as long as it is within bounds: its length need not be said beforehand."""
+        limit, size = self._limit(scope["path"]), 0
+
+        async def receiving() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise HTTPException(413, f"the body is over the limit of {limit} bytes")
+            return message
+
+        return receiving
+
+    def _say(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self._metrics.request(scope["method"], route, status, seconds)
+        _log.info(
+            "%s %s %d",
+            scope["method"],
+            scope["path"],
+            status,
+            extra={
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "seconds": round(seconds, 6),
+                "owner": scope.get("state", {}).get("owner"),
+            },
+        )
+
+
+def _name_of(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _length(headers: dict[bytes, str]) -> int:
+    length = headers.get(b"content-length", "0")
+    return int(length) if length.isdigit() else 0

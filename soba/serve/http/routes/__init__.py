@@ -1,0 +1,1 @@
+"""The routes: what is asked for is read, done in a thread, and told."""
