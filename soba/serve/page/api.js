@@ -20,10 +20,11 @@ export const setKey = (key) => sessionStorage.setItem(KEY, key);
 /**
  * One call. Where the server is busy (429), or cannot (503), it is made again after Retry-After;
  * `waiting(seconds, why)` hears of it. `patient` calls, which may be made twice, outlast a server
- * that is away, too; `once` ones are made once, whatever the answer.
+ * that is away, too; `once` ones are made once, whatever the answer. `signal` ends a call at once,
+ * `stop` only the waiting: what was sent is answered.
  */
 export async function call(method, path, options = {}) {
-  const { json, signal, waiting, patient = false, once = false } = options;
+  const { json, signal, stop, waiting, patient = false, once = false } = options;
   for (let attempt = 1; ; attempt += 1) {
     const key = sessionStorage.getItem(KEY);
     const headers = { ...options.headers };
@@ -47,7 +48,7 @@ export async function call(method, path, options = {}) {
     }
     if (once || seconds === null || attempt >= TRIES) throw problem;
     if (waiting) waiting(seconds, problem.message);
-    await pause(seconds, signal);
+    await pause(seconds, stop ?? signal);
   }
 }
 

@@ -88,7 +88,7 @@ async function batch(job, parcel, tally) {
   const path = streamPath(job.stream, `/classify?learn=${parcel.learn}&top=3&min_confidence=${min}`);
   try {
     const response = await call("POST", path, {
-      body, signal: job.stop.signal, patient: true, waiting: (s, why) => waiting(job, s, why),
+      body, stop: job.stop.signal, patient: true, waiting: (s, why) => waiting(job, s, why),
     });
     const classified = await response.json();
     classified.answers.forEach((answered, k) => {
