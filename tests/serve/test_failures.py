@@ -194,7 +194,7 @@ def test_killed_during_compaction(url, workers, when):
 
 def test_an_entry_of_a_later_version_of_soba(url):
     with soba.DurableStream(url, "cats", classifier()) as stream:
-        stream._replica.set("paint", {"colour": "red"})
+        stream._replica.set("paint", lambda state: {"colour": "red"})
         with pytest.raises(ValueError, match="'paint' is no change that this version"):
             soba.DurableStream(url, "cats")
 

@@ -27,7 +27,8 @@ class Metrics:
     """All metrics of one server; their names begin with soba_."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # they say when a label was first seen, which nobody asks
+        # When a label was first seen is what nobody asks.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
 
         def seconds(name: str, help: str, labels: Iterable[str] = ()) -> Histogram:
