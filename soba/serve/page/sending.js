@@ -45,7 +45,7 @@ export function send(items, { learn = true, batched = null } = {}) {
 }
 
 async function work(job) {
-  const tally = { changed: 0, unsure: 0, learned: 0, broken: 0, answered: 0, frozen: false, learn: true };
+  const tally = { changed: 0, unsure: 0, learned: 0, broken: 0, answered: 0, frozen: false, learn: true, stale: false };
   trouble("");
   progress();
   try {
@@ -134,6 +134,7 @@ function count(tally, classified, parcel) {
   }
   tally.learned += classified.learned;
   tally.frozen = classified.frozen;
+  tally.stale ||= classified.stale;
   tally.learn = parcel.learn;
 }
 
@@ -149,6 +150,7 @@ function summary(job, tally, prefix) {
   else if (tally.learned < tally.answered) {
     parts.push(`learned from ${tally.learned}, the others were known`);
   } else parts.push(`learned from ${tally.learned === 1 ? "it" : "all"}`);
+  if (tally.stale) parts.push("by what was known before the database went away");
   say(`${prefix}${parts.join(", ")}.`);
 }
 

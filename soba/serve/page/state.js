@@ -36,6 +36,7 @@ export async function loadStreams() {
 /** Show a stream: all that is known of another one is dropped at once. */
 export function show(name) {
   turn += 1;
+  known = "";
   Object.assign(state, { name, info: null, points: [], changes: [] });
   emit("stream");
 }
@@ -43,6 +44,10 @@ export function show(name) {
 let turn = 0; // answers to what was asked before a change came are not believed
 let running = null;
 let again = false;
+let known = ""; // what curves and history were last asked for; they are not asked for again
+
+// A server whose database is away still knows the state; curves and history then stay.
+const lenient = (path) => getJson(path, { once: true }).catch(() => null);
 
 /** Take what the server said of the stream that is shown, and ask for the rest. */
 export function take(info) {
@@ -74,10 +79,9 @@ async function ask() {
   if (!name) return;
   const mine = turn;
   try {
-    // A server whose database is away still knows the state; curves and history then stay.
-    const lenient = (path) => getJson(path, { once: true }).catch(() => null);
-    const [info, timeline, history] = await Promise.all([
-      getJson(streamPath(name), { once: true }),
+    const info = await getJson(streamPath(name), { once: true });
+    const news = JSON.stringify([name, info.version, info.n_seen, info.feedback, info.guard]);
+    const [timeline, history] = news === known ? [] : await Promise.all([
       lenient(streamPath(name, "/timeline")),
       lenient(streamPath(name, `/history?limit=${HISTORY}`)),
     ]);
@@ -89,6 +93,7 @@ async function ask() {
     state.info = info;
     if (timeline) state.points = timeline.points;
     if (history) state.changes = history.changes;
+    if (timeline && history) known = news;
     emit("info");
   } catch (error) {
     if (mine !== turn) return;

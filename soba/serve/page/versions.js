@@ -6,7 +6,7 @@ import { on, state } from "./state.js";
 
 const FEW = 8;
 const WORDS = {
-  learn: (c) => `learned from ${counted(c.samples, "image")}`,
+  learn: (c) => `learned from ${counted(c.samples, "image")}${c.guards ? ", with notes of the guard" : ""}`,
   classes: () => "classes changed",
   guard: () => "guard set, passed or removed",
   freeze: () => "frozen",
@@ -86,16 +86,18 @@ function snapshot(version, at) {
     }));
 }
 
-/** Newest first, with learning that follows on learning in one row. */
+/** Newest first, with learning in one row, and in it what the guard noted meanwhile. */
 function grouped(changes) {
   const rows = [];
-  for (const change of changes) {
+  changes.forEach((change, k) => {
     const last = rows.at(-1);
-    if (last && last.kind === "learn" && change.kind === "learn") {
+    const meanwhile = change.kind === "guard" && changes[k + 1]?.kind === "learn";
+    if (last?.kind === "learn" && (change.kind === "learn" || meanwhile)) {
       last.first = change.version;
       last.samples += change.samples;
-    } else rows.push({ ...change, first: change.version });
-  }
+      last.guards += meanwhile ? 1 : 0;
+    } else rows.push({ ...change, first: change.version, guards: 0 });
+  });
   return rows;
 }
 
