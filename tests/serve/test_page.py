@@ -206,3 +206,65 @@ def test_a_phone_has_room_for_it_light_and_dark(browser, server, expect):
         assert visit.problems == [] and len(visit.hosts) == 1
         visit.context.close()
     assert len(backgrounds) == 2
+
+
+def test_a_failed_guard_a_busy_server_and_a_missing_key_are_said(browser, server, expect):
+    """What a healthy server does not do is put into its answers on their way."""
+    visit = Visit(browser, viewport={"width": 1280, "height": 900})
+    page, part = visit.page, visit.part
+    asked, turned_away = [], []
+
+    def refused(route):
+        """No key, no answer."""
+        if route.request.headers.get("authorization") == "Bearer sesame":
+            return route.fallback()
+        problem = {"status": 401, "detail": "needs a key"}
+        return route.fulfill(status=401, json=problem, content_type="application/problem+json")
+
+    def failed(route):
+        """The guard froze the stream, until it is rolled back."""
+        answer = route.fetch()
+        share = {"right": 3, "accuracy": 0.3, "low": 0.1, "high": 0.6}
+        guard = {"images": 10, "version": 7, "p_value": 0.004, "failed": True}
+        guard |= {"adapted": share, "zero_shot": share | {"right": 9, "accuracy": 0.9}}
+        frozen = {"frozen": True, "frozen_by": "guard", "answers_by": "zero-shot"}
+        changed = {} if asked else {"guard": guard, "last_good_version": 5, "stale": True} | frozen
+        route.fulfill(response=answer, json=answer.json() | changed)
+
+    def rolled_back(route):
+        asked.append(route.request.post_data_json)
+        route.continue_(post_data='{"version": 0}')
+
+    def busy(route):
+        page.unroute("**/classify?*")
+        turned_away.append(route.request.url)
+        detail = {"status": 429, "detail": "too many images are waiting"}
+        route.fulfill(status=429, json=detail, headers={"Retry-After": "0.1"})
+
+    page.route("**/v1/**", refused)
+    page.goto(server.url)
+    part("key").fill("no key")
+    part("key").press("Enter")
+    expect(part("key-form")).to_contain_text("The server refused that key.")
+    part("key").fill("sesame")
+    part("key-save").click()
+    part("classes").fill("bell, camera")
+    part("name").fill("refusals")
+    part("create").click()
+    expect(part("evidence-class")).to_have_count(2)
+
+    page.route("**/classify?*", busy)
+    part("files").set_input_files([png("red")])
+    expect(part("said")).to_contain_text("1 image answered")
+    assert len(turned_away) == 1
+
+    page.route("**/v1/streams/refusals", failed)
+    page.route("**/v1/streams/refusals/rollback", rolled_back)
+    page.reload()
+    expect(part("banner")).to_contain_text("answers are zero-shot's")
+    expect(part("banner")).to_contain_text("adapted has 3 right, zero-shot 9")
+    expect(part("stale")).to_be_visible()
+    part("banner-rollback").click()
+    visit.agree()
+    expect(part("banner")).to_be_hidden()
+    assert asked == [{"version": 5}]

@@ -2,7 +2,12 @@
 
 import { call, reason, streamPath } from "./api.js";
 import { byId, setText } from "./dom.js";
-import { state, take } from "./state.js";
+import { on, state, take } from "./state.js";
+
+/** No question outlives the stream that it was asked of. */
+export function startDialogs() {
+  on("stream", () => document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close("")));
+}
 
 /** Whether the answer is yes. Escape and Cancel are no. */
 export function ask({ title, words, yes, danger = false }) {

@@ -65,6 +65,7 @@ const write = (name, count) => sessionStorage.setItem(key(name), JSON.stringify(
 async function run() {
   const { name } = state;
   const { labels, images } = await examples();
+  if (name !== state.name) return; // another stream is shown by now
   let count = read(name);
   if (!count || count.next >= images) count = { next: 0, answered: 0, adapted: 0, zeroShot: 0, images };
   write(name, count);
@@ -98,9 +99,9 @@ async function draw() {
     setHidden(byId("known"), true);
     return;
   }
-  if (!(info.templates && (await fits(info)))) setHidden(button, true);
-  else setHidden(button, false);
+  const fitting = await fits(info);
   if (name !== state.name) return;
+  setHidden(button, !fitting);
   button.disabled = busy();
   const part = count && count.next > 0 && count.next < count.images;
   setText(button, part ? "Go on with the icons" : "Stream the icons");

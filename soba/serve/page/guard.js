@@ -13,6 +13,7 @@ const PER_CLASS = 3;
 
 let chosen = []; // {file, name, label}
 const drawn = {};
+const labelled = {};
 
 export function startGuard() {
   on("stream", () => {
@@ -44,7 +45,9 @@ function draw() {
   refill(byId("guard-state"), ...(info.guard ? described(info.guard) : [
     el("p", { class: "empty", text: "No guard. Whoever sends images can teach a stream rubbish, and a few labelled images tell: when it does clearly worse on them than zero-shot, the stream freezes and answers by zero-shot." }),
   ]));
-  refill(byId("guard-label"), ...info.classes.map((name) => el("option", { value: name, text: name })));
+  if (isNew(labelled, info.classes)) {
+    refill(byId("guard-label"), ...info.classes.map((name) => el("option", { value: name, text: name })));
+  }
   setHidden(byId("guard-icons"), true);
   if (state.server?.examples) {
     examples().then(({ classes }) => {
@@ -177,6 +180,7 @@ async function icons() {
 }
 
 async function put() {
+  const { name: stream } = state;
   const button = byId("guard-put");
   button.disabled = true;
   setText(byId("guard-said"), "sending the guard images…");
@@ -188,6 +192,7 @@ async function put() {
   }
   for (const { label } of chosen) body.append("label", label);
   const count = chosen.length;
+  if (stream !== state.name) return;
   const set = await act(button, "guard-error", "PUT", "/guard", { body });
   setText(byId("guard-said"), set ? `The guard is set: ${counted(count, "image")}.` : "");
   if (!set) return;

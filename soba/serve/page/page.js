@@ -19,6 +19,7 @@
 import { reason, setKey, whenKeyIsNeeded } from "./api.js";
 import { startCards } from "./cards.js";
 import { startCharts } from "./charts.js";
+import { startDialogs } from "./dialogs.js";
 import { byId, counted, el, setHidden, setText } from "./dom.js";
 import { startEvidence } from "./evidence.js";
 import { startExamples } from "./examples.js";
@@ -122,7 +123,7 @@ async function start() {
   jumps();
   for (const part of [
     startStreams, startCharts, startCards, startEvidence, startSending, startIntake, startExamples,
-    startGuard, startVersions, startManage,
+    startGuard, startVersions, startManage, startDialogs,
   ]) part();
   on("stream", header);
   on("info", header);
