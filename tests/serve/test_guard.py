@@ -14,7 +14,7 @@ from soba.serve.shares import sign_test, wilson
 
 @pytest.fixture
 def stream(url):
-    with soba.DurableStream(url, "cats", classifier()) as stream:
+    with soba.DurableStream(url, "cats", classifier("soba")) as stream:
         yield stream
 
 
@@ -36,7 +36,7 @@ def names_of(rows):
 def test_a_stream_that_was_taught_rubbish_freezes_and_answers_by_zero_shot(stream, url):
     rows = np.arange(1000)
     stream.learn(FEATURES[rows], ids=rows)
-    guard = guard_of(LABELS[1000:2000], 8, np.random.default_rng(0)) + 1000
+    guard = guard_of(LABELS[1000:2000], 30, np.random.default_rng(0)) + 1000
     stream.set_guard(FEATURES[guard], names_of(guard))
     assert not stream.frozen and stream.view().settings["guard_score"]["images"] == len(guard)
     poison(stream)
@@ -70,7 +70,7 @@ def poison(stream):
 def test_the_answers_of_the_very_call_that_fails_are_zero_shots(stream):
     rows = np.arange(1000)
     stream.learn(FEATURES[rows], ids=rows)
-    guard = guard_of(LABELS[1000:2000], 8, np.random.default_rng(0)) + 1000
+    guard = guard_of(LABELS[1000:2000], 30, np.random.default_rng(0)) + 1000
     stream.set_guard(FEATURES[guard], names_of(guard))
     text = stream.view().scaled_text / 30.0
     bad = crafted(FEATURES[:1000], text, per_class=60, margin=0.5)

@@ -1,0 +1,525 @@
+"""The service over HTTP: a real process, asked as strangers and operators ask."""
+
+import base64
+import concurrent.futures
+import io
+import json
+import os
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from serving import Server
+
+import soba
+from soba.datasets.icons import icons
+
+NAMES = ["bell", "bug", "bus", "camera"]
+KEY, OTHER_KEY = "k" * 24, "o" * 24
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    store = f"sqlite:///{tmp_path_factory.mktemp('serve')}/streams.db"
+    with Server(store, "--accept-features") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """With keys and small limits, said by the environment."""
+    folder = tmp_path_factory.mktemp("limited")
+    keys = folder / "keys"
+    keys.write_text(f"# keys\n{KEY} ann\n")
+    limits = {"BODY": 200_000, "IMAGES": 4, "PIXELS": 10_000, "PROMPTS": 50, "STREAMS": 2}
+    limits |= {"WAITING": 4, "LOADED": 1}
+    env = {f"SOBA_MAX_{name}": str(value) for name, value in limits.items()}
+    env |= {"SOBA_KEYS_FILE": str(keys), "SOBA_LOG_FORMAT": "json", "SOBA_ALLOW_HOST": "soba.test"}
+    with Server(f"sqlite:///{folder}/streams.db", env=env) as server:
+        yield server
+
+
+@pytest.fixture
+def ask(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def ask_limited(limited):
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with httpx.Client(base_url=limited.url, timeout=60, headers=headers) as client:
+        yield client
+
+
+@pytest.fixture
+def stream(ask, request):
+    """A new stream of four classes; its address."""
+    name = f"s{abs(hash(request.node.name))}"[:40]
+    made = ask.post("/v1/streams", json={"name": name, "classes": NAMES})
+    assert made.status_code == 201, made.text
+    yield f"/v1/streams/{name}"
+    ask.delete(f"/v1/streams/{name}")
+
+
+def png(image):
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()
+
+
+def pictures(count, domain="source"):
+    drawn = icons(domain, per_class=count, classes=NAMES)
+    order = np.random.default_rng(0).permutation(len(drawn.keys))[:count]
+    return [png(drawn.image(int(i))) for i in order], [
+        drawn.class_names[drawn.labels[i]] for i in order
+    ]
+
+
+def form(images, name="image"):
+    return [(name, (f"{n}.png", image, "image/png")) for n, image in enumerate(images)]
+
+
+def problem(response, status):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    said = response.json()
+    assert said["status"] == status and said["title"]
+    return said["detail"]
+
+
+# Answers ----------------------------------------------------------------------------------------
+
+
+def test_every_way_to_send_an_image_gives_the_same_answer(ask, stream):
+    [image], _ = pictures(1)
+    data = base64.b64encode(image).decode()
+    as_json = {"images": [{"data": data}]}
+    as_uri = {"images": [{"data": f"data:image/png;base64,{data}"}]}
+    look = f"{stream}/classify?learn=false"
+    replies = [
+        ask.post(look, files=form([image])),
+        ask.post(look, content=image, headers={"content-type": "image/png"}),
+        ask.post(look, json=as_json),
+        ask.post(look, json=as_uri),
+    ]
+    answers = [reply.json()["answers"] for reply in replies]
+    assert len({answer["label"] for [answer] in answers}) == 1
+    assert len({answer["id"] for [answer] in answers}) == 1
+    for [answer] in answers:
+        assert answer["probability"] == pytest.approx(answers[0][0]["probability"], rel=1e-4)
+    assert replies[0].json()["learned"] == 0 and replies[0].json()["version"] == 0
+
+
+def test_what_is_answered_is_what_a_classifier_answers(ask, stream, tmp_path):
+    images, _ = pictures(12)
+    told = ask.post(f"{stream}/classify?top=2", files=form(images)).json()
+    clf = soba.Classifier("tiny", NAMES)
+    for number, image in enumerate(images):
+        (tmp_path / f"{number:02d}.png").write_bytes(image)
+    for ours, theirs in zip(told["answers"], clf.classify(tmp_path), strict=True):
+        assert (ours["label"], ours["zero_shot"]["label"]) == (theirs.label, theirs.zero_shot)
+        assert ours["probability"] == pytest.approx(theirs.probability, rel=1e-3)
+        assert len(ours["top"]) == 2 and ours["id"] == ours["sample"]
+        assert int(ours["id"], 16) == theirs.id
+        assert ours["changed"] == (theirs.label != theirs.zero_shot)
+        assert ours["unsure"] == (theirs.probability < 0.5)
+    assert told["learned"] == 12 and told["version"] == 1
+    again = ask.post(f"{stream}/classify", files=form(images)).json()
+    assert again["learned"] == 0 and again["version"] == 1  # known by their content
+
+
+def test_clients_may_name_samples(ask, stream):
+    images, _ = pictures(3)
+    sent = {"files": form(images), "data": {"id": ["a", "b", "c"]}}
+    told = ask.post(f"{stream}/classify", **sent).json()
+    assert [answer["id"] for answer in told["answers"]] == ["a", "b", "c"]
+    assert ask.post(f"{stream}/classify", **sent).json()["learned"] == 0
+    swapped = {"files": form(images[::-1]), "data": {"id": ["a", "b", "c"]}}
+    assert "another sample" in problem(ask.post(f"{stream}/classify", **swapped), 409)
+    listed = [
+        sample["sample"]
+        for name in NAMES
+        for sample in ask.get(f"{stream}/queue/{name}").json()["samples"]
+    ]
+    assert sorted(listed) == sorted(answer["sample"] for answer in told["answers"])
+
+
+def test_a_broken_image_is_an_answer_with_its_error(ask, stream):
+    [image], _ = pictures(1)
+    told = ask.post(f"{stream}/classify", files=form([image, b"rubbish", image[:200]])).json()
+    good, *broken = told["answers"]
+    assert good["error"] is None and told["learned"] == 1
+    for answer in broken:
+        assert answer["error"] and answer["label"] is None and answer["top"] == []
+
+
+def test_features_are_taken_where_that_is_allowed(ask, stream, ask_limited):
+    rows = np.random.default_rng(0).normal(size=(3, soba.load_encoder().width))
+    content = io.BytesIO()
+    np.save(content, rows.astype(np.float32))
+    sent = {"content": content.getvalue(), "headers": {"content-type": "application/x-npy"}}
+    told = ask.post(f"{stream}/classify?id=x&id=y&id=z", **sent).json()
+    assert [answer["id"] for answer in told["answers"]] == ["x", "y", "z"]
+    problem(ask_limited.post(f"{stream}/classify", **sent), 415)
+    sent["content"] = b"\x93NUMPY\x01\x00rubbish"
+    problem(ask.post(f"{stream}/classify", **sent), 422)
+
+
+# Operators --------------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_stream(ask, stream):
+    images, _ = pictures(40)
+    for start in range(0, 40, 8):
+        told = ask.post(f"{stream}/classify", files=form(images[start : start + 8])).json()
+    info = ask.get(stream).json()
+    assert info["n_seen"] == 40 and info["version"] == told["version"] == 5
+    assert sum(each["queued"] for each in info["evidence"]) == 40
+    assert info["evidence"][0].keys() == {"class", "queued", "capacity"}
+    assert info["expected_accuracy"]["adapted"] > 0 and 0 <= info["agreement"] <= 1
+    frozen = ask.post(f"{stream}/freeze").json()
+    assert frozen["frozen"] and frozen["frozen_by"] == "operator"
+    fresh, _ = pictures(8, "v2")
+    assert ask.post(f"{stream}/classify", files=form(fresh)).json()["learned"] == 0
+    assert not ask.post(f"{stream}/unfreeze").json()["frozen"]
+    assert ask.post(f"{stream}/classify", files=form(fresh)).json()["learned"] == 8
+    back = ask.post(f"{stream}/rollback", json={"version": 3}).json()
+    assert sum(each["queued"] for each in back["evidence"]) == 24
+    kinds = [change["kind"] for change in ask.get(f"{stream}/history").json()["changes"]]
+    assert kinds == ["rollback", "learn", "unfreeze", "freeze", *["learn"] * 5]
+    exported = ask.get(f"{stream}/export").content
+    assert ask.post(f"{stream}/reset").json()["n_seen"] == 0
+    sent = {"content": exported, "headers": {"content-type": "application/octet-stream"}}
+    imported = ask.post(f"{stream}/import", **sent).json()
+    assert imported["evidence"] == back["evidence"]
+    more = {"classes": [*NAMES, "cat"]}
+    assert ask.put(f"{stream}/classes", json=more).json()["classes"] == more["classes"]
+    points = ask.get(f"{stream}/timeline").json()["points"]
+    assert [point["version"] for point in points] == sorted({p["version"] for p in points})
+    assert points[-1]["n_seen"] == imported["n_seen"]
+
+
+def test_an_exported_stream_is_a_classifier(ask, stream, tmp_path):
+    images, _ = pictures(8)
+    ask.post(f"{stream}/classify", files=form(images))
+    path = tmp_path / "stream.soba"
+    path.write_bytes(ask.get(f"{stream}/export").content)
+    clf = soba.load(path)
+    assert clf.names == tuple(NAMES) and clf.adapter.n_seen == 8
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", b"\0" * 1000])
+def test_what_is_no_state_is_not_imported(ask, stream, content):
+    sent = {"content": content, "headers": {"content-type": "application/octet-stream"}}
+    detail = problem(ask.post(f"{stream}/import", **sent), 422)
+    assert "/tmp" not in detail
+    assert ask.get(stream).json()["version"] == 0
+
+
+def test_feedback_counts_and_teaches_nothing(ask, stream):
+    images, labels = pictures(6)
+    told = ask.post(f"{stream}/classify", files=form(images)).json()
+    before = ask.get(f"{stream}/export").content
+    for answer, label in zip(told["answers"], labels, strict=True):
+        said = ask.post(f"{stream}/feedback", json={"id": answer["id"], "label": label}).json()
+    right = sum(a["label"] == label for a, label in zip(told["answers"], labels, strict=True))
+    assert said["count"] == 6 and said["adapted"]["right"] == right
+    assert said["adapted"]["low"] <= right / 6 <= said["adapted"]["high"]
+    again = ask.post(f"{stream}/feedback", json={"id": told["answers"][0]["id"], "label": "bus"})
+    assert again.json()["count"] == 6  # said anew, not twice
+    assert ask.get(f"{stream}/export").content == before
+    assert "is remembered" in problem(
+        ask.post(f"{stream}/feedback", json={"id": "nobody", "label": "bus"}), 409
+    )
+    told = {"id": "nobody", "label": "bus", "answered": "bus", "zero_shot": "bug"}
+    assert ask.post(f"{stream}/feedback", json=told).json()["count"] == 7
+    problem(ask.post(f"{stream}/feedback", json=told | {"label": "mauve"}), 422)
+
+
+def test_a_guard_is_set_by_labelled_images(ask, stream):
+    images, labels = pictures(8)
+    info = ask.put(f"{stream}/guard", files=form(images), data={"label": labels}).json()
+    assert info["guard"]["images"] == 8 and not info["guard"]["failed"]
+    assert info["guard"]["zero_shot"]["right"] > 4 and info["last_good_version"] == 1
+    data = [{"data": base64.b64encode(i).decode(), "label": n} for i, n in zip(images, labels)]  # noqa: B905
+    assert ask.put(f"{stream}/guard", json={"images": data[:2]}).json()["guard"]["images"] == 2
+    assert ask.delete(f"{stream}/guard").json()["guard"] is None
+    problem(ask.put(f"{stream}/guard", files=form(images), data={"label": labels[:3]}), 422)
+    problem(ask.put(f"{stream}/guard", files=form([b"rubbish"]), data={"label": ["bus"]}), 422)
+    problem(ask.put(f"{stream}/guard", files=form(images[:1]), data={"label": ["mauve"]}), 422)
+
+
+def test_a_stream_that_is_removed_begins_anew(ask, stream):
+    images, _ = pictures(4)
+    ask.post(f"{stream}/classify", files=form(images))
+    assert ask.delete(stream).status_code == 204
+    problem(ask.get(stream), 404)
+    problem(ask.post(f"{stream}/classify", files=form(images)), 404)
+    name = stream.rpartition("/")[2]
+    made = ask.post("/v1/streams", json={"name": name, "classes": ["bus", "cat"]}).json()
+    assert made["n_seen"] == 0 and made["feedback"]["count"] == 0
+    assert ask.post(f"{stream}/classify", files=form(images)).json()["learned"] == 4
+
+
+def test_the_same_stream_may_be_made_again(ask, stream):
+    name = stream.rpartition("/")[2]
+    assert ask.post("/v1/streams", json={"name": name, "classes": NAMES}).status_code == 200
+    other = {"name": name, "classes": [*NAMES, "cat"]}
+    assert "other classes" in problem(ask.post("/v1/streams", json=other), 409)
+    assert name in [each["name"] for each in ask.get("/v1/streams").json()["streams"]]
+
+
+def test_operations(ask, stream, server):
+    assert ask.get("/livez").text == "alive" and ask.get("/readyz").text == "ready"
+    images, _ = pictures(2)
+    ask.post(f"{stream}/classify", files=form(images))
+    metrics = ask.get("/metrics").text
+    for name in (
+        *("requests_total", "request_seconds", "images_waiting", "batch_size", "encode_seconds"),
+        *("commit_seconds", "refresh_seconds", "learned_total", "changed_total", "unsure_total"),
+        *("frozen", "stale", "streams_loaded"),
+    ):
+        assert f"# HELP soba_{name.removesuffix('_total')}" in metrics, name
+    assert f'soba_frozen{{by="operator",stream="{stream.rpartition("/")[2]}"}} 0.0' in metrics
+    page = ask.get("/")
+    assert page.headers["content-type"].startswith("text/html") and "<title>" in page.text
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    examples = ask.get("/v1/examples").json()
+    assert len(examples["labels"]) == examples["images"] > 100
+    icon = Image.open(io.BytesIO(ask.get("/v1/examples/3").content))
+    assert icon.size[0] > 50
+    problem(ask.get(f"/v1/examples/{examples['images']}"), 404)
+    assert ask.get("/openapi.json").json()["paths"].keys() >= {"/v1/streams/{name}/classify"}
+
+
+# Strangers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": ""},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:1"},
+    ],
+)
+def test_foreign_hosts_and_pages_are_refused(ask, stream, headers):
+    problem(ask.post(f"{stream}/freeze", headers=headers), 403)
+    assert not ask.get(stream).json()["frozen"]
+
+
+def test_its_own_page_may_ask(ask, stream, server):
+    assert ask.post(f"{stream}/freeze", headers={"origin": server.url}).status_code == 200
+    local = {"host": f"localhost:{server.port}", "origin": f"http://localhost:{server.port}"}
+    assert ask.post(f"{stream}/unfreeze", headers=local).status_code == 200
+
+
+def test_keys(limited, ask_limited):
+    with httpx.Client(base_url=limited.url) as stranger:
+        for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Basic {KEY}"}):
+            assert problem(stranger.get("/v1/streams", headers=headers), 401)
+            assert problem(stranger.get("/metrics", headers=headers), 401)
+        assert stranger.get("/livez").status_code == stranger.get("/readyz").status_code == 200
+        assert stranger.get("/").status_code == 200
+        assert ask_limited.get("/v1/streams").status_code == 200
+        keys = Path(limited.env["SOBA_KEYS_FILE"])
+        rotated = {"authorization": f"Bearer {OTHER_KEY}"}
+        problem(stranger.get("/v1/streams", headers=rotated), 401)
+        keys.write_text(f"{KEY} ann\n{OTHER_KEY} ann\n")
+        assert stranger.get("/v1/streams", headers=rotated).status_code == 200
+        keys.write_text(f"{OTHER_KEY} ann\n")
+        problem(ask_limited.get("/v1/streams"), 401)
+        keys.unlink()  # then nobody comes in
+        problem(stranger.get("/v1/streams", headers=rotated), 401)
+        keys.write_text(f"{KEY} ann\n")
+        assert ask_limited.get("/v1/streams").status_code == 200
+        named = {"host": "soba.test", "authorization": f"Bearer {KEY}"}
+        assert stranger.get("/v1/streams", headers=named).status_code == 200
+
+
+def test_limits(limited, ask_limited):
+    ask = ask_limited
+    new = {"name": "one", "classes": NAMES}
+    assert ask.post("/v1/streams", json=new).status_code in (200, 201)
+    many = {"name": "many", "classes": [f"class {n}" for n in range(51)]}
+    assert "50 prompts" in problem(ask.post("/v1/streams", json=many), 413)
+    assert ask.post("/v1/streams", json=new | {"name": "two"}).status_code in (200, 201)
+    assert "2 streams" in problem(ask.post("/v1/streams", json=new | {"name": "three"}), 413)
+    images, _ = pictures(6)
+    classify = "/v1/streams/one/classify"
+    problem(ask.post(classify, files=form(images)), 400)  # the form's own reader counts files
+    data = [{"data": base64.b64encode(image).decode()} for image in images]
+    problem(ask.post(classify, json={"images": data}), 413)
+    assert ask.post(classify, files=form(images[:4])).status_code == 200
+    problem(ask.post(classify, content=b"x" * 200_001, headers={"content-type": "image/png"}), 413)
+    problem(ask.post(classify, content=chunks(), headers={"content-type": "image/png"}), 413)
+    large = png(Image.new("RGB", (200, 100)))
+    detail = problem(ask.post(classify, content=large, headers={"content-type": "image/png"}), 422)
+    assert "10000" in detail
+    detail = problem(ask.post(classify, content=bomb(), headers={"content-type": "image/png"}), 422)
+    assert "pixels" in detail
+    assert ask.get("/v1/streams/two").status_code == 200  # one of them is in memory at a time
+    assert 'stream="one"' not in ask.get("/metrics").text
+
+
+def chunks():
+    """More than is allowed, without saying so beforehand."""
+    for _ in range(30):
+        yield b"x" * 10_000
+
+
+def bomb():
+    """A small file that says it has 10^9 pixels."""
+
+    def chunk(kind, content):
+        crc = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + crc
+
+    head = struct.pack(">IIBBBBB", 40_000, 25_000, 8, 0, 0, 0, 0)
+    body = zlib.compress(bytes(1_000_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def test_too_much_at_once_is_told_to_wait(ask_limited):
+    ask_limited.post("/v1/streams", json={"name": "one", "classes": NAMES})
+    images, _ = pictures(3)
+
+    def sent(_):
+        return ask_limited.post("/v1/streams/one/classify?learn=false", files=form(images))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        replies = list(threads.map(sent, range(48)))
+    assert {reply.status_code for reply in replies} == {200, 429}
+    refused = next(reply for reply in replies if reply.status_code == 429)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "limit of 4" in problem(refused, 429)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "../x", "x' OR '1'='1", "x; DROP TABLE stream", "a" * 65, ".x", "ü"]
+)
+def test_odd_names_are_no_streams(ask, stream, name):
+    problem(ask.post("/v1/streams", json={"name": name, "classes": NAMES}), 422)
+    assert ask.get(f"/v1/streams/{name}/history").status_code in (404, 422)
+    assert ask.get(stream).status_code == 200
+
+
+def test_odd_texts_are_only_texts(ask, stream):
+    [image], _ = pictures(1)
+    odd = "'; DROP TABLE feedback; --"
+    sent = {"content": image, "headers": {"content-type": "image/png"}}
+    told = ask.post(f"{stream}/classify", params={"id": odd}, **sent).json()
+    assert told["answers"][0]["id"] == odd
+    said = ask.post(f"{stream}/feedback", json={"id": odd, "label": "bus"})
+    assert said.json()["count"] == 1
+    problem(ask.get(f"{stream}/queue/{odd}"), 404)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"content": b"", "headers": {"content-type": "image/png"}}, 422),
+        ({"content": b"GIF89a", "headers": {"content-type": "image/gif"}}, 422),
+        ({"content": b"x", "headers": {"content-type": "text/plain"}}, 415),
+        ({"content": b"x"}, 415),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, 422),
+        ({"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 422),
+        ({"json": {"images": []}}, 422),
+        ({"json": {"images": [{"data": "http://127.0.0.1/x.png"}]}}, 422),
+        ({"json": {"images": [{"url": "http://127.0.0.1/x.png"}]}}, 422),
+        ({"json": {"images": [{"data": "file:///etc/passwd"}]}}, 422),
+        ({"json": {"images": [{"data": 7}]}}, 422),
+        ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400),
+        ({"files": [("file", ("a.png", b"x", "image/png"))]}, 422),
+        ({"content": b"x", "headers": {"content-type": "application/x-npy"}}, 422),
+    ],
+)
+def test_what_is_no_image_is_refused(ask, stream, sent, status):
+    assert problem(ask.post(f"{stream}/classify", **sent), status)
+    assert ask.get(stream).json()["version"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("top=0", 422), ("top=x", 422), ("min_confidence=2", 422), ("learn=maybe", 422)],
+)
+def test_odd_options_are_refused(ask, stream, query, status):
+    [image], _ = pictures(1)
+    problem(ask.post(f"{stream}/classify?{query}", files=form([image])), status)
+
+
+def test_templates_never_name_a_file(ask, tmp_path):
+    path = tmp_path / "templates.txt"
+    path.write_text("a {}.\n")
+    for templates in (str(path), "/etc/passwd"):
+        new = {"name": "files", "classes": NAMES, "templates": templates}
+        problem(ask.post("/v1/streams", json=new), 422)
+
+
+# Life and end -----------------------------------------------------------------------------------
+
+
+def test_the_end_comes_in_order(tmp_path):
+    """Not ready first, while all is answered; then what has begun is finished; then the end."""
+    images, _ = pictures(4)
+    store = f"sqlite:///{tmp_path}/streams.db"
+    with Server(store, "--classes", ",".join(NAMES), "--drain-seconds", "2") as server:
+        with httpx.Client(base_url=server.url, timeout=60) as ask:
+            assert ask.get("/readyz").status_code == 200
+            server.process.terminate()
+            while ask.get("/readyz").status_code == 200:
+                time.sleep(0.01)
+            assert ask.get("/livez").status_code == 200
+            told = ask.post("/v1/streams/default/classify", files=form(images)).json()
+            assert told["learned"] == 4
+        assert server.process.wait() == 0
+        with Server(store) as again, httpx.Client(base_url=again.url, timeout=60) as ask:
+            assert ask.get("/v1/streams/default").json()["n_seen"] == 4
+
+
+def test_logs_are_json(limited, ask_limited):
+    ask_limited.get("/v1/streams/nobody")
+    lines = []
+    while not lines:  # they come through a pipe
+        lines = [line for line in limited.lines if "/v1/streams/nobody" in line]
+        time.sleep(0.01)
+    said = json.loads(lines[0])
+    assert said["status"] == 404 and said["owner"] == "ann" and said["seconds"] >= 0
+    assert KEY not in "".join(limited.lines)
+
+
+def test_off_loopback_it_needs_keys(tmp_path):
+    from run_cli import refused
+
+    store = f"sqlite:///{tmp_path}/x.db"
+    assert "--keys-file" in refused("serve", "--host", "0.0.0.0", "--port", 0, "--store", store)
+    assert not os.path.exists(tmp_path / "x.db")
+    short = tmp_path / "keys"
+    short.write_text("short\n")
+    told = refused("serve", "--keys-file", short, "--port", 0, "--store", store)
+    assert "16 plain characters" in told
+
+
+def test_replicas_see_what_others_learned(tmp_path, server, ask, stream):
+    """A look is as old as --sync-seconds at most; here a second server on the same database."""
+    images, _ = pictures(4)
+    with (
+        Server(server.store, "--sync-seconds", "0") as other,
+        httpx.Client(base_url=other.url, timeout=60) as ask_other,
+    ):
+        assert ask_other.get(stream).json()["n_seen"] == 0
+        ask.post(f"{stream}/classify", files=form(images))
+        while ask_other.get(stream).json()["n_seen"] != 4:
+            time.sleep(0.05)
+        ask.delete(stream)
+        while ask_other.get(stream).status_code == 200:
+            time.sleep(0.05)
