@@ -15,7 +15,8 @@ from soba._examples import Case
 from soba.adapt.delta import Delta
 
 _EDGES = [0, 1, 2, 60, 61, 130, 240]  # where the stream is cut into calls
-_LEARNING = ("adapt", "learn", "absorb", "merge", "refresh", "reset", "forget_ids", "adapt_changes")
+_LEARNING = ("adapt", "learn", "absorb", "merge", "refresh", "reset", "adapt_changes")
+_FORGETTING = ("forget_ids", "bound_ids")
 
 
 def check_changes_are_told(case: Case) -> None:
@@ -165,7 +166,11 @@ def check_forgotten_ids(case: Case) -> None:
     assert np.array_equal(np.sort(held), kept[kept < 100]) and adapter.n_seen == 240
     assert np.array_equal(host(adapter.logits(case.stream)), answers)
     assert_same_state(adapter.copy().state(), adapter.state())
-    forgotten = np.setdiff1d(ids[:100], held)
+    bounded, forgotten = adapter.copy(), np.setdiff1d(ids[:100], held)
+    last, held = bounded.bound_ids(50)
+    assert np.array_equal(last, ids[-50:]) and np.array_equal(held, np.setdiff1d(kept, last))
+    bounded.learn(case.stream, ids=ids)
+    assert bounded.n_seen == 240 + 190 - len(held), "ids are bounded wrongly"
     adapter.learn(case.stream, ids=ids)
     assert adapter.n_seen == 240 + len(forgotten)
     assert adapter.copy().n_seen == adapter.n_seen
@@ -185,7 +190,7 @@ def check_view(case: Case) -> None:
             for answer, again in zip(expected, _answers(view, case.stream), strict=True):
                 assert type(again) is type(answer)
                 assert np.array_equal(host(again), host(answer)), "a view changed"
-    for verb in _LEARNING:
+    for verb in (*_LEARNING, *_FORGETTING):
         raises(AttributeError, getattr, case.make().view(), verb, naming="never changes")
 
 

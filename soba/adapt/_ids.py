@@ -96,6 +96,18 @@ class IdSet:
         edges = [level.edges for level in self._levels]
         return np.concatenate([np.empty(0, np.int64), *edges]).reshape(-1, 2)
 
+    def largest(self, most: int) -> np.ndarray:
+        """The largest ids, so many at the most, ascending; O(intervals + most).
+
+        >>> IdSet(np.array([[0, 1 << 60], [1 << 61, (1 << 61) + 1]])).largest(2) - (1 << 60)
+        array([                 -1, 1152921504606846976])
+        """
+        starts, ends = self.intervals().T
+        sizes = ends - starts
+        larger = np.cumsum(sizes[::-1])[::-1] - sizes  # ids in the intervals above
+        wanted = np.clip(most - larger, 0, sizes)
+        return unpacked(np.stack([ends - wanted, wanted], axis=1)[wanted > 0])
+
     def copy(self) -> IdSet:
         return IdSet(self.intervals())
 
@@ -227,6 +239,12 @@ class SeenIds:
         if len(known):
             self.given.remove(known)
             self.forgotten += len(known)
+
+    def keep(self, ids: np.ndarray) -> None:
+        """Know no other given ids than these, which are known; the others stay counted."""
+        self.forgotten += len(self.given) - len(ids)
+        self.given = IdSet()
+        self.given.add(ids)
 
     def union(self, other: SeenIds) -> SeenIds:
         """The samples of either stream, if their ids are of one space.

@@ -105,11 +105,28 @@ class ExchangesDeltas(Adapter):
         """
         given = read_ids(ids, len(ids))
         with self._lock:
-            queued = [queue.ids[queue.filled] for queue in self._queues.values()]
-            drawn = [sample.ids[: len(sample)] for sample in self._samples.values()]
-            held = np.isin(given, np.concatenate([given[:0], *queued, *drawn]))
+            held = np.isin(given, self._kept_ids())
             self._seen.forget(given[~held])
         return given[held]
+
+    def bound_ids(self, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """Know the largest given ids only, so many at the most, and those of kept samples.
+
+        The ones and, of the others, those of kept samples, ascending. `n_seen` stays. It takes no
+        more memory than what stays known, however many ids lie in long intervals.
+
+        >>> from soba import NCM
+        >>> ncm = NCM(np.eye(2), capacity=1)
+        >>> ncm.learn(np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2]]), ids=[3, 4, 5])
+        >>> ncm.bound_ids(1), ncm.n_seen
+        ((array([5]), array([3])), 3)
+        """
+        with self._lock:
+            last = self._seen.given.largest(most)
+            kept = self._kept_ids()
+            held = np.setdiff1d(kept[kept >= 0], last)
+            self._seen.keep(np.append(held, last))
+        return last, held
 
     def _changes(
         self,
@@ -174,6 +191,12 @@ class ExchangesDeltas(Adapter):
             {name: sample.items() for name, sample in self._samples.items()},
             self._seen,
         )
+
+    def _kept_ids(self) -> np.ndarray:
+        """The ids of the samples in queues and uniform samples; some are there twice."""
+        queued = [queue.ids[queue.filled] for queue in self._queues.values()]
+        drawn = [sample.ids[: len(sample)] for sample in self._samples.values()]
+        return np.concatenate([np.empty(0, np.int64), *queued, *drawn])
 
     @property
     def _stores(self) -> dict[str, EntropyQueue | UniformSample]:

@@ -63,7 +63,7 @@ class DurableStream:
     remember
         How many ids are known, the last ones and those of the samples that are kept: one that
         comes again is scored, and not learned from again. Of a new stream. Ids that a classifier
-        brings, here or by :meth:`import_state`, are known besides.
+        brings, here or by :meth:`import_state`, are the oldest of them.
     change_classes
         Take the samples of a stream with other classes over to those of the classifier.
     encoder
@@ -142,8 +142,8 @@ class DurableStream:
         """Learn from features (n, d) and score them: (n, C) logits, when all is in the database.
 
         A sample is known by what `ids` call it, a string or a number, or else by its values: a
-        known one is scored and not learned from again. An id that comes with another sample than
-        the one that is kept under it is refused. A frozen stream scores only. A call is one
+        known one is scored and not learned from again. An id that is known and comes with another
+        sample is refused. A frozen stream scores only. A call is one
         transaction, and others wait for it: bring thousands of samples at a time, not millions.
         """
         learning = self._learned(features, ids, required=False)
@@ -199,9 +199,9 @@ class DurableStream:
         """Go back to what was known at a version: a snapshot's, or one that the log still reaches.
 
         Samples that were learned since stay known by their ids, as far as these are remembered, so
-        that who sends them again does not bring them back. Whether the stream is frozen stays as
-        it is. Going back behind a :meth:`reset` or an :meth:`import_state`, samples are new that
-        were learned between the version and it, and those that the import brought.
+        that who sends them again does not bring them back: also those from before a :meth:`reset`
+        or an :meth:`import_state` that is gone back behind, and those that an import brought.
+        Whether the stream is frozen stays as it is.
         """
 
         def restored(transaction: Transaction, state: StreamState) -> StreamState:
@@ -234,7 +234,7 @@ class DurableStream:
 
         def imported(transaction: Transaction, state: StreamState) -> StreamState:
             new = StreamState.begun(adapter, note, state.recent.remember)
-            return new.replaced(settings=state.settings)
+            return new.replaced(settings=state.settings, past=state.left_behind())
 
         self._replica.replace("import", imported)
 
@@ -302,7 +302,7 @@ class DurableStream:
                 )
             return
         if header is None:
-            adapter = checked_adapter(classifier.adapter)
+            adapter = checked_adapter(classifier.adapter).copy()
             state = StreamState.begun(adapter, classifier._note(), remember)
             state.version = version = self._store.first_version(self.name)
             encoder, blob = state.encoder["encoder"], state.to_bytes()

@@ -19,19 +19,32 @@ from soba.adapt.stream import StreamAdapter
 from soba.adapt.view import View as Predictor
 from soba.adapt.zero_shot import ZeroShot
 from soba.registry import adapter_class
-from soba.serve.recent_ids import RecentIds
+from soba.serve.learned import Learned
+from soba.serve.recent_ids import (
+    NO_PAST,
+    NONE,
+    PastIds,
+    RecentIds,
+    digests_of,
+    known,
+    last_of_each,
+    restored,
+    stored,
+)
 from soba.serve.store import LEARN, Entry, Transaction
 
 REMEMBERED = 1_000_000  # ids, unless told otherwise
 REPLACING = frozenset({"classes", "rollback", "reset", "import"})  # entries that are whole states
 SETTING = frozenset({"freeze", "unfreeze", "guard"})  # entries that are settings, as JSON
-_FORMAT = 1
-_NONE = np.empty(0, np.int64)
+_FORMAT = 2
 
 
 @dataclass
 class StreamState:
-    """A stream at a version. While it learns, until that is committed, it is ahead of the log."""
+    """A stream at a version. While it learns, until that is committed, it is ahead of the log.
+
+    Ids lie beside the digests of what they name, in the records of `recent_ids.py`.
+    """
 
     adapter: StreamAdapter
     names: tuple[str, ...]
@@ -41,24 +54,27 @@ class StreamState:
     held: np.ndarray  # ids from before the recent ones, whose samples are kept
     settings: dict[str, Any]  # frozen, guard and what it said: see guard.py
     version: int = 0
+    past: PastIds = NO_PAST  # from before a reset or an import
 
     @classmethod
     def begun(
         cls, adapter: StreamAdapter, note: dict[str, Any], remember: int = REMEMBERED
     ) -> StreamState:
-        """The state of a new stream, which goes on from what an adapter has learned.
+        """The state of a new stream, which takes over an adapter and what it has learned.
 
-        `note` is what a classifier's file says of its classes and its encoder.
+        `note` is what a classifier's file says of its classes and its encoder. Nobody knows in
+        which order the adapter's ids came: in that of their numbers they are the oldest ones.
         """
-        return cls(
-            adapter,
-            tuple(note["class_names"]),
-            tuple(note["templates"]),
-            {key: note[key] for key in ("encoder", "opened_as")},
-            RecentIds(remember),
-            _NONE,
-            {},
-        )
+        ids, held = adapter.bound_ids(remember)
+        return cls._of(adapter, note, RecentIds(remember, known(ids)), known(held))
+
+    @classmethod
+    def _of(
+        cls, adapter: StreamAdapter, note: dict[str, Any], recent: RecentIds, held: np.ndarray
+    ) -> StreamState:
+        names, templates = tuple(note["class_names"]), tuple(note["templates"])
+        encoder = {key: note[key] for key in ("encoder", "opened_as")}
+        return cls(adapter, names, templates, encoder, recent, held, settings={})
 
     @property
     def frozen(self) -> bool:
@@ -80,9 +96,14 @@ class StreamState:
             **self.encoder,
         }
 
-    def learned(self, ids: np.ndarray) -> None:
+    def digests_of(self, ids: np.ndarray) -> np.ndarray:
+        """(n,) what is known of the contents of samples; 0 where nothing is."""
+        recent, held = (digests_of(some, ids) for some in (self.recent.records(), self.held))
+        return np.where(recent, recent, held)  # an id is in one of the two
+
+    def learned(self, entry: Learned) -> None:
         """Samples were learned; those of long ago may come again as new ones."""
-        old = self.recent.add(ids)
+        old = self.recent.add(entry.records)
         if len(old):
             self._forget(old)
 
@@ -92,20 +113,27 @@ class StreamState:
 
     def emptied(self) -> StreamState:
         """The same stream without samples and without ids."""
-        adapter = self.adapter.copy().reset()
-        return self.replaced(adapter=adapter, recent=RecentIds(self.recent.remember), held=_NONE)
+        adapter, recent = self.adapter.copy().reset(), RecentIds(self.recent.remember)
+        return self.replaced(adapter=adapter, recent=recent, held=NONE, past=self.left_behind())
+
+    def left_behind(self) -> PastIds:
+        """The ids, for a state that begins anew: unknown to it, but not to who goes back."""
+        return self.past.extended(self.recent.records(), self.version, self.recent.remember)
 
     def knowing(self, later: StreamState) -> StreamState:
         """This state of the past, to which all that a later one learned is known by its id."""
-        recent, seen = later.recent.ids(), self.adapter._seen
-        ids = np.union1d(recent, later.held)
+        recent, seen = RecentIds(later.recent.remember), self.adapter._seen
+        since = later.past.since(self.version)  # learned since, and made unknown by a reset
+        recent.add(last_of_each(np.append(since, later.recent.records())))
+        ids = np.union1d(recent.records()["id"], later.held["id"])
         # They are not absorbed as samples are: with a horizon, these would push others out.
         seen.add(ids[seen.unknown(ids)])
         self.adapter._reschedule()
         # Ids that were recent in the past are no longer: they are forgotten with the next ones.
-        before = np.concatenate([self.held, self.recent.ids(), later.held])
-        held = np.setdiff1d(before, recent)
-        return self.replaced(recent=later.recent, held=held, settings=later.settings)
+        held = last_of_each(np.concatenate([self.held, self.recent.records(), later.held]))
+        held = held[~np.isin(held["id"], recent.records()["id"])]
+        past = later.past.before(self.version)
+        return self.replaced(recent=recent, held=held, past=past, settings=later.settings)
 
     def applied(self, entries: list[Entry]) -> StreamState:
         """The state after the next entries of the log."""
@@ -118,8 +146,9 @@ class StreamState:
                 state._absorb(deltas)
                 state = state._changed(entry)
                 continue
-            deltas.append(Delta.from_bytes(entry.blob))
-            old = state.recent.add(deltas[-1].ids)
+            learned = Learned.from_bytes(entry.blob)
+            deltas.append(learned.delta)
+            old = state.recent.add(learned.records)
             if len(old):  # an id that is forgotten here may be new in the next entry
                 state._absorb(deltas)
                 state._forget(old)
@@ -131,9 +160,11 @@ class StreamState:
         self.version += len(deltas)
         deltas.clear()
 
-    def _forget(self, ids: np.ndarray) -> None:
+    def _forget(self, records: np.ndarray) -> None:
         """Samples that are kept stay known; once they are not, they are forgotten as others are."""
-        self.held = self.adapter.forget_ids(np.concatenate([self.held, ids]))
+        older = np.append(self.held, records)
+        self.held = older[np.isin(older["id"], self.adapter.forget_ids(older["id"]))]
+        self.past = NO_PAST  # which is older still
 
     def _changed(self, entry: Entry) -> StreamState:
         state = self
@@ -157,7 +188,8 @@ class StreamState:
             "version": self.version,
         }
         arrays = {f"state.{name}": array for name, array in state["arrays"].items()}
-        arrays |= {"recent": self.recent.ids(), "held": self.held}
+        arrays |= stored("recent", self.recent.records()) | stored("held", self.held)
+        arrays |= stored("past", self.past.records) | {"past.until": self.past.until}
         return checked_bytes("a stream's state", arrays, meta)
 
     @classmethod
@@ -165,16 +197,17 @@ class StreamState:
         arrays, meta = read_checked_bytes("a stream's state", blob)
         if meta["format"] != _FORMAT:
             raise ValueError(f"a state of format {meta['format']!r}; this version reads {_FORMAT}")
-        stored = {
+        inside = {
             name.removeprefix("state."): array
             for name, array in arrays.items()
             if name.startswith("state.")
         }
         method = adapter_class(str(meta["state"]["adapter"]))
-        adapter = method.from_state({"meta": meta["state"], "arrays": stored})
-        state = cls.begun(checked_adapter(adapter), meta["note"], meta["remember"])
-        state.recent = RecentIds(meta["remember"], arrays["recent"])
-        state.held = np.array(arrays["held"])
+        adapter = method.from_state({"meta": meta["state"], "arrays": inside})
+        recent = RecentIds(meta["remember"], restored("recent", arrays))
+        held = restored("held", arrays)
+        state = cls._of(checked_adapter(adapter), meta["note"], recent, held)
+        state.past = PastIds(restored("past", arrays), np.array(arrays["past.until"]))
         state.settings, state.version = meta["settings"], meta["version"]
         return state
 

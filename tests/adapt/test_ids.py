@@ -41,6 +41,9 @@ def test_behaves_like_a_set(one, other, pending, fall, large):
         assert np.array_equal(union.intervals(), rebuilt.intervals())
         values = np.arange(-1, 102)
         assert union.contains(values).tolist() == [int(i) in plain_a | plain_b for i in values]
+        for most in (0, 1, 5, 1000):
+            due = sorted(plain_a)[max(0, len(plain_a) - most) :]
+            assert a.largest(most).tolist() == due
         a.copy().add(np.array([1000]))  # a copy goes its own way
         assert len(a) == len(plain_a) and not a.contains(np.array([1000, 1001])).any()
 

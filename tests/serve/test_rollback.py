@@ -92,3 +92,84 @@ def test_ids_are_forgotten_however_often_one_goes_back(opened):
     kept = np.union1d(arrays["queue.ids"], arrays["sample.ids"])
     assert 100 <= known_ids(stream) <= 112 + len(kept)
     assert max(counts) <= 2 * 112 + 2 * len(kept)  # the past's and the later ones, until then
+
+
+def test_ids_stay_known_behind_a_reset(opened):
+    stream = opened(classifier())
+    watching = opened()
+    learn(stream, 0, 20)
+    learn(stream, 20, 100)
+    stream.reset()
+    learn(stream, 200, 220)
+    stream.rollback(1)
+    assert learn(stream, 0, 100) == learn(stream, 200, 220) == 0
+    assert learn(stream, 300, 320) == 20
+    watching.sync()
+    for other in (watching, opened()):
+        assert_equal_bits(other.to_classifier().adapter, stream.to_classifier().adapter)
+
+
+def test_a_reset_is_one_for_all_versions_after_it(opened):
+    stream = opened(classifier())
+    learn(stream, 0, 20)
+    learn(stream, 100, 120)
+    stream.reset()
+    learn(stream, 20, 40)
+    after = stream.version
+    learn(stream, 40, 60)
+    stream.rollback(after)
+    assert learn(stream, 20, 60) == 0
+    assert learn(stream, 0, 10) == 10
+    stream.reset()
+    stream.rollback(after)
+    assert learn(stream, 0, 10) == 0 and learn(stream, 10, 20) == 10  # these are of before it
+    stream.rollback(1)
+    assert learn(stream, 0, 60) == learn(stream, 100, 120) == 0
+    assert stream._replica.read(lambda state: len(state.past.records)) == 0
+
+
+def test_ids_of_before_a_reset_are_in_their_turn_again(opened):
+    stream = opened(classifier())
+    learn(stream, 0, 60)
+    version = stream.version
+    stream.reset()
+    learn(stream, 10, 20)
+    stream.rollback(version)
+    recent = stream._replica.read(lambda state: state.recent.records()["id"])
+    due = ids_of_names([*range(10), *range(20, 60), *range(10, 20)])
+    np.testing.assert_array_equal(recent, due)
+
+
+def test_ids_stay_known_behind_an_import(opened):
+    brought = classifier()
+    rows = np.arange(500, 600)
+    brought.adapter.adapt(FEATURES[rows], ids=ids_of_names(rows))
+    stream = opened(classifier())
+    learn(stream, 0, 20)
+    learn(stream, 20, 100)
+    stream.import_state(brought)
+    assert learn(stream, 500, 600) == 0
+    assert learn(stream, 20, 40) == 20
+    stream.rollback(1)
+    assert learn(stream, 0, 100) == learn(stream, 500, 600) == 0
+    assert_equal_bits(opened().to_classifier().adapter, stream.to_classifier().adapter)
+
+
+def test_ids_of_before_a_reset_are_forgotten_in_their_turn(opened):
+    stream = opened(classifier(), remember=100)
+    learn(stream, 0, 20)
+    for start in range(20, 420, 80):
+        learn(stream, start, start + 80)
+        stream.reset()
+        past = stream._replica.read(lambda state: state.past)
+        assert len(past.records) <= 100
+    learn(stream, 1000, 1060)
+    version = stream.version
+    stream.rollback(1)
+    assert learn(stream, 380, 420) == learn(stream, 1000, 1060) == 0  # the last hundred
+    assert learn(stream, 120, 200) == 80  # long ago
+    stream.rollback(version)
+    stream.reset()
+    assert stream._replica.read(lambda state: len(state.past.records)) > 0
+    learn(stream, 2000, 2120)
+    assert stream._replica.read(lambda state: len(state.past.records)) == 0
