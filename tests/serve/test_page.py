@@ -139,7 +139,7 @@ def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, 
     part("guard-open").click()
     part("guard-icons").click()
     part("guard-put").click()
-    expect(part("guard-state")).to_contain_text("Of 60 labelled images")
+    expect(part("guard-state")).to_contain_text("Of 120 labelled images")
     assert visit.points("guard") >= 1
     part("rollback").last.click()
     page.keyboard.press("Escape")
