@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import shlex
 from dataclasses import dataclass
@@ -220,10 +221,10 @@ class _Run:
         if not counts.differ:
             return "no: SOBA+ and zero-shot answer all images alike, so adapting changes nothing"
         if checked.verdict == "too few to tell":
-            return (
-                f"too few to tell: label {checked.more} more, these "
-                f"({POWER:.0%} likely to be enough)"
-            )
+            enough = f"{POWER:.0%} likely to be enough"
+            if checked.more == counts.open:
+                enough = "all that are answered differently: then it is known"
+            return f"too few to tell: label {checked.more} more, these ({enough})"
         if not counts.open:
             why = f"all {counts.differ} images that are answered differently are labelled"
         else:
@@ -254,7 +255,8 @@ class _Run:
         again = [_COMMAND, "check", self.source, *self.given, *flag]
         if self.checked.verdict == "too few to tell":
             if isinstance(self.wanted, Draw):
-                return shlex.join([*again, "--labelled", self._more_per_class()])
+                seed = ["--seed", str(self.wanted.seed)] if self.wanted.seed else []
+                return shlex.join([*again, "--labelled", self._more_per_class(), *seed])
             if to_label is None:
                 return shlex.join([*again, *self._labels(), "--to-label", "label-these.csv"])
             command = shlex.join([*again, "--labelled", str(to_label)])
@@ -281,9 +283,9 @@ class _Run:
         assert isinstance(self.wanted, Draw)
         counts, now = self.checked.tally, self.wanted.per_class or 1
         expected = max(counts.labelled * counts.differ / counts.images, 1e-9)
-        wanted = now * (counts.differ_labelled + self.checked.more) / expected
-        classes = self.images.features.n_classes
-        return "all" if wanted * classes >= counts.images else str(int(np.ceil(wanted)))
+        wanted = math.ceil(now * (counts.differ_labelled + self.checked.more) / expected)
+        is_all = wanted * self.images.features.n_classes >= counts.images
+        return "all" if is_all else str(wanted)
 
     def _write(self, path: Path, rows: np.ndarray) -> None:
         """What is labelled, and what is to be; without the answers, which nobody should copy."""

@@ -169,7 +169,8 @@ def sign_test(won: int, lost: int, most: int) -> float:
 
     `most` is how many images may be won or lost in all, labelled ones included. Exact: labelled
     images are drawn from these without replacement, and of all populations that do not gain the one
-    with the largest probability counts. With `most` far above the labels it is the usual sign test.
+    with the largest probability counts: 1 where no more labelled images are won than lost. With
+    `most` far above the labels it is the usual sign test.
 
     >>> round(sign_test(5, 0, 10**6), 4), sign_test(3, 2, 5), sign_test(2, 2, 4)
     (0.0312, 0.0, 1.0)
@@ -177,6 +178,8 @@ def sign_test(won: int, lost: int, most: int) -> float:
     labelled = won + lost
     if labelled > most:
         raise ValueError(f"{labelled} images are won or lost, where {most} can be")
+    if won <= lost:  # as where nobody has labelled any other
+        return 1.0
     # Half of an even number won is the null that is hardest to refute; of an odd one it may be the
     # largest even number below.
     sizes = {most, most - 1} if most - 1 >= labelled else {most}
