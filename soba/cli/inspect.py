@@ -62,10 +62,10 @@ def inspect_(
         if not len(samples):
             raise ValueError(f"{state}: {inspection.method} keeps no samples to check prompts with")
         adapter = saved.adapter if isinstance(saved, Classifier) else saved
-        hints = prompt_hints(
-            adapter.text_features, samples.features, samples.zero_shot, samples.adapted
-        )
-        ranked = _ranked(saved, inspection)
+        fair = samples.fair(len(inspection.names))
+        answers = samples.zero_shot[fair], samples.adapted[fair]
+        hints = prompt_hints(adapter.text_features, samples.features[fair], *answers)
+        ranked = _ranked(saved, samples.features[fair], samples.adapted[fair])
         say_hints(hints, ranked, inspection.names)
     if output is not None:
         title = f"{state.name}: what it knows"
@@ -86,14 +86,13 @@ def _places(inspection: Inspection, images: str | None) -> dict[int, Path]:
     return places
 
 
-def _ranked(saved: object, inspection: Inspection) -> tuple[RankedTemplate, ...]:
+def _ranked(saved: object, features: np.ndarray, adapted: np.ndarray) -> tuple[RankedTemplate, ...]:
     """The templates of a classifier, each by itself; one alone has no rivals."""
     if not isinstance(saved, Classifier) or len(saved.templates) < 2:
         return ()
     encode = saved.encoder.encode_texts
     each = (text_classifier(encode, saved.names, (template,)) for template in saved.templates)
-    samples = inspection.samples
-    return rank_templates(saved.templates, each, samples.features, samples.adapted)
+    return rank_templates(saved.templates, each, features, adapted)
 
 
 def _about(inspection: Inspection) -> str:

@@ -28,6 +28,7 @@ POWER = 0.8  # how likely the images that are asked for are to bring a verdict
 INTERVAL = 0.90  # leaves out LEVEL on either side, as the test does
 _DRAWS, _TRIALS = 4000, 400  # of what the other images may be
 _JEFFREYS = 0.5  # prior count of each outcome
+_BLOCK = 8192  # rows that are learned from, and scored, at a time
 
 # (expected - true) accuracy in points, from the best to the worst of the sets in the table of
 # docs/soba_plus.md; a test reads them there.
@@ -43,7 +44,6 @@ class Answers:
     zero_shot: np.ndarray  # (n,)
     adapted: np.ndarray  # (n,)
     expected: ExpectedAccuracy | None  # without labels; None where nothing was learned
-    adapter: Adapter
 
     @property
     def differ(self) -> np.ndarray:
@@ -128,16 +128,22 @@ def answer_all(features: FeatureSet, *, transductive: bool = False) -> Answers:
     text, scale = features.text_features, features.logit_scale
     rows = features.image_features
     adapter = SOBAPlus(text, logit_scale=scale)
-    adapter.learn(rows)
+    plain = create_adapter("zero-shot", text, logit_scale=scale)
+    # In blocks: features may lie in a file, and their logits would take more room than they do.
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
+    for block in blocks:
+        adapter.learn(rows[block])
     adapter.refresh()
-    logits = adapter.transduce(rows) if transductive else adapter.logits(rows)
-    plain = create_adapter("zero-shot", text, logit_scale=scale).logits(rows)
-    return Answers(
-        np.asarray(plain).argmax(axis=1),
-        np.asarray(logits).argmax(axis=1),
-        adapter.expected_accuracy(),
-        adapter,
-    )
+    if transductive:
+        adapted = np.asarray(adapter.transduce(rows)).argmax(axis=1)
+    else:
+        adapted = _answers(adapter, rows, blocks)
+    return Answers(_answers(plain, rows, blocks), adapted, adapter.expected_accuracy())
+
+
+def _answers(adapter: Adapter, rows: np.ndarray, blocks: list[slice]) -> np.ndarray:
+    answers = [np.asarray(adapter.logits(rows[block])).argmax(axis=1) for block in blocks]
+    return np.concatenate([np.empty(0, np.int64), *answers])
 
 
 def tally(answers: Answers, labels: np.ndarray) -> Tally:
@@ -276,7 +282,9 @@ def _more(counts: Tally) -> int:
     rng = np.random.default_rng(0)
     known = np.array([counts.won, counts.lost, counts.neither])
     unlabelled = _all_outcomes(counts, rng, _TRIALS) - known[:, None]
-    low, high = 0, counts.open
+    low, high = 0, 1
+    while high < counts.open and _decided(counts, unlabelled, high, rng) < POWER:
+        low, high = high, min(2 * high, counts.open)
     while high - low > 1:
         middle = (low + high) // 2
         if _decided(counts, unlabelled, middle, rng) >= POWER:

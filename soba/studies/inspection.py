@@ -20,6 +20,7 @@ from soba.adapt.base import Adapter
 from soba.classifier import Classifier
 from soba.encode.images import list_images
 from soba.encode.pictures import FilePicture, content_id
+from soba.studies.prompts import LEAST_IMAGES
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,15 @@ class Samples:
     def changed(self) -> np.ndarray:
         changed: np.ndarray = self.zero_shot != self.adapted
         return changed
+
+    def fair(self, classes: int) -> np.ndarray:
+        """(m,) bool: samples that speak for the stream.
+
+        Those drawn by chance, where there are some for each class: of the queued ones CLIP is
+        surest, and would seem to be right about their names.
+        """
+        enough = self.drawn.sum() >= LEAST_IMAGES * classes
+        return self.drawn if enough else np.ones(len(self), bool)
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def test_what_no_label_tells_is_not_estimated():
 
 
 def answers_of(zero_shot, adapted):
-    return Answers(np.array(zero_shot), np.array(adapted), None, None)
+    return Answers(np.array(zero_shot), np.array(adapted), None)
 
 
 def test_images_are_counted_by_what_both_say():

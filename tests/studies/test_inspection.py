@@ -67,6 +67,14 @@ def test_the_state_of_every_stream_method_can_be_looked_into(method):
     assert len(found.samples) == 0 or found.samples.queued.any()
 
 
+def test_the_drawn_samples_speak_for_the_stream_where_they_are_enough():
+    many, few = (inspect(adapter(sample_size=size)).samples for size in (60, 12))
+    assert (many.fair(5) == many.drawn).all() and many.drawn.sum() == 60
+    assert few.fair(5).all() and not few.drawn.all()
+    # The queue holds what CLIP is surest of: it would say that CLIP is hardly ever corrected.
+    assert many.changed[many.queued].mean() < many.changed[many.drawn].mean()
+
+
 def test_generations_of_a_horizon_are_both_looked_into():
     found = inspect(adapter(horizon=200))
     assert found.queues == ("queue", "older")
