@@ -12,7 +12,16 @@ from rich.table import Table
 
 import soba
 from soba.classifier import Classifier
-from soba.cli._common import check_folder, counted, err, expectation, out, shown
+from soba.cli._common import (
+    Classes,
+    check_folder,
+    class_names,
+    counted,
+    err,
+    expectation,
+    out,
+    shown,
+)
 from soba.cli._prompt_hints import say_hints
 from soba.encode.prompts import classifier as text_classifier
 from soba.report.inspect_page import write_inspection
@@ -36,6 +45,10 @@ def inspect_(
     prompts: Annotated[
         bool, typer.Option("--prompts", help="Also: names and templates the images contradict.")
     ] = False,
+    classes: Classes = None,
+    classes_file: Annotated[
+        Path | None, typer.Option(help="Class names of a state that was learned from features.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="HTML", help="Write all of it as a page."),
@@ -51,7 +64,10 @@ def inspect_(
         raise ValueError(f"{output}: the page is an .html file")
     check_folder(output)
     saved = soba.load(state)
-    inspection = inspect(saved)
+    names = None if not (classes or classes_file) else class_names(classes, classes_file)
+    if names is not None and isinstance(saved, Classifier):
+        raise ValueError(f"{state}: knows the names of its classes: leave --classes out")
+    inspection = inspect(saved, names)
     places = _places(inspection, images)
     _say(f"{state.name}: {_about(inspection)}")
     out.print(_class_table(inspection))
@@ -142,6 +158,8 @@ def _say_changes(inspection: Inspection, places: dict[int, Path]) -> None:
         if total:
             share = f"{changed} of {total} ({changed / total:.1%})"
             _say(f"answered otherwise than by zero-shot, of the {title}: {share}")
+    if inspection.changes:
+        _say("from zero-shot's answer to the one now, of all samples kept:")
     for change in inspection.changes[:_LISTED]:
         _say(f"  {change.count} x {names[change.before]} -> {names[change.after]}")
     if len(inspection.changes) > _LISTED:

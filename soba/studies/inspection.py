@@ -95,15 +95,19 @@ class Inspection:
         return int((self.samples.changed & some).sum()), int(some.sum())
 
 
-def inspect(saved: Classifier | Adapter) -> Inspection:
-    """What :func:`soba.load` gave, looked into; changes nothing and opens no encoder."""
+def inspect(saved: Classifier | Adapter, names: Sequence[str] | None = None) -> Inspection:
+    """What :func:`soba.load` gave, looked into; changes nothing and opens no encoder.
+
+    `names` are for adapters, which do not know what their classes are called.
+    """
     adapter = saved.adapter if isinstance(saved, Classifier) else saved
     arrays: dict[str, np.ndarray] = adapter.state()["arrays"]
-    names = (
-        saved.names
-        if isinstance(saved, Classifier)
-        else tuple(f"class {index}" for index in range(adapter.n_classes))
-    )
+    if isinstance(saved, Classifier):
+        names = saved.names
+    elif names is None:
+        names = tuple(f"class {index}" for index in range(adapter.n_classes))
+    if len(names) != adapter.n_classes:
+        raise ValueError(f"{len(names)} class names for a state of {adapter.n_classes} classes")
     queues = tuple(key[: -len(".entropies")] for key in arrays if key.endswith(".entropies"))
     samples = _samples(adapter, arrays, queues)
     estimate = getattr(adapter, "expected_accuracy", lambda: None)()

@@ -83,11 +83,16 @@ def test_an_adapter_without_names_or_samples(tmp_path):
     adapter = soba.SOBAPlus(text, logit_scale=20.0)
     adapter.adapt(images, ids=np.arange(200))
     adapter.save(path)
+    named = soba_command("inspect", path, "--classes", "ant,bee,cow,dog,elk")
+    assert re.search(r"^elk +\d", named, re.MULTILINE) and "class 4" not in named
+    message = refused("inspect", path, "--classes", "ant,bee")
+    assert "2 class names for a state of 5 classes" in message
     printed = soba_command("inspect", path, "--images", tmp_path)
     assert "not known by the content of images" in printed
 
 
 def test_what_is_no_state_or_no_page_is_refused(state, tmp_path):
     assert "the page is an .html file" in refused("inspect", state, "-o", tmp_path / "page.pdf")
+    assert "knows the names of its classes" in refused("inspect", state, "--classes", "a,b,c,d")
     (tmp_path / "state").write_bytes(b"nothing")
     assert str(tmp_path / "state") in refused("inspect", tmp_path / "state")
