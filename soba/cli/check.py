@@ -42,6 +42,7 @@ from soba.cli._prompt_hints import say_hints
 from soba.datasets import ImageSet, load_images
 from soba.datasets.folder import from_folder
 from soba.encode.encoder import TINY
+from soba.encode.image_files import folder_images
 from soba.encode.prompts import templates as read_templates
 from soba.report.check_plot import check_plot
 from soba.report.plots import check_pictures
@@ -64,6 +65,7 @@ from soba.studies.few_labels import Draw, SomeLabelled, class_names_of, of_featu
 from soba.studies.prompts import RankedTemplate, prompt_hints, rank_templates
 
 _COMMAND = soba.__name__
+_FEW = 16  # images of a class: with fewer SOBA+ cannot fill its queue
 _LISTED = 10  # images to label that are named; a table names all
 
 
@@ -152,7 +154,7 @@ def check_(
     if images.broken:
         say_broken(dict(images.broken))
     answers = answer_all(images.features, transductive=transductive)
-    run = _Run(source, images, answers, check(tally(answers, images.labels)), wanted, given)
+    run = _Run(source, images, answers, _checked(answers, images), wanted, given)
     run.say(transductive, to_label, seed, is_features)
     if prompts:
         _check_prompts(images, answers)
@@ -218,15 +220,20 @@ class _Run:
     def verdict(self) -> str:
         """The verdict, and why."""
         checked, counts = self.checked, self.checked.tally
+        if not self.answers.learned:
+            return f"too few to tell: SOBA+ learns nothing from {counted(counts.images, 'image')}"
         if not counts.differ:
-            return "no: SOBA+ and zero-shot answer all images alike, so adapting changes nothing"
+            few = counts.images < _FEW * self.images.features.n_classes
+            yet = " yet: so few images teach it little" if few else ""
+            alike = "SOBA+ and zero-shot answer all images alike"
+            return f"no: {alike}, so adapting changes nothing{yet}"
         if checked.verdict == "too few to tell":
             enough = f"{POWER:.0%} likely to be enough"
             if checked.more == counts.open:
                 enough = "all that are answered differently: then it is known"
             return f"too few to tell: label {checked.more} more, these ({enough})"
         if not counts.open:
-            why = f"all {counts.differ} images that are answered differently are labelled"
+            why = "every image that is answered differently is labelled"
         else:
             p = checked.p_gain if checked.verdict == "yes" else checked.p_harm
             why = f"exact sign test, one-sided: p = {p:.2g}"
@@ -238,7 +245,6 @@ class _Run:
     def _say_estimate(self) -> None:
         estimate = self.answers.expected
         if estimate is None:
-            _print("no label, and too few images for SOBA+ to estimate anything")
             return
         _print(expectation(estimate.zero_shot, estimate.adapted))
         zero_shot, adapted = KNOWN_ERROR_ZERO_SHOT, KNOWN_ERROR_ADAPTED
@@ -253,6 +259,8 @@ class _Run:
         """The command that goes on from here."""
         flag = ["--transductive"] if transductive else []
         again = [_COMMAND, "check", self.source, *self.given, *flag]
+        if not self.answers.learned:
+            return f"{shlex.join(again)}, with more images; labels would not help"
         if self.checked.verdict == "too few to tell":
             if isinstance(self.wanted, Draw):
                 seed = ["--seed", str(self.wanted.seed)] if self.wanted.seed else []
@@ -304,6 +312,10 @@ class _Run:
         _print(f"to be labelled: {counted(len(rows), 'image')} in {path}")
 
 
+def _checked(answers: Answers, images: SomeLabelled) -> Checked:
+    return check(tally(answers, images.labels), learned=answers.learned)
+
+
 def _wanted(labelled: str | None, seed: int) -> Draw | Path | None:
     if labelled is None:
         return None
@@ -320,6 +332,11 @@ def _listed(source: str, names: tuple[str, ...] | None, wanted: Draw | Path | No
     """The images; folders are classes where they name them, or where their labels are wanted."""
     if names is not None and os.path.isdir(source) and not isinstance(wanted, Draw):
         return from_folder(source, names, labelled=False)
+    if os.path.isdir(source) and all(folder_images(Path(source))):
+        raise ValueError(
+            f"{source}: holds both images and folders of images; --classes takes all of them, "
+            "without labels"
+        )
     images = load_images(source, names)
     if not images.class_names:
         raise ValueError(f"{source}: has no class folders; say which classes there are: --classes")

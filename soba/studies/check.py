@@ -46,6 +46,11 @@ class Answers:
     expected: ExpectedAccuracy | None  # without labels; None where nothing was learned
 
     @property
+    def learned(self) -> bool:
+        """Whether there was enough to learn anything from."""
+        return self.expected is not None
+
+    @property
     def differ(self) -> np.ndarray:
         """(n,) bool: the images that decide."""
         differ: np.ndarray = self.zero_shot != self.adapted
@@ -111,7 +116,7 @@ class Checked:
     gain: Range
     zero_shot: Range | None  # None: no label says how often both are right where they agree
     adapted: Range | None
-    more: int  # images to label besides, of those answered differently; 0 if there is a verdict
+    more: int  # images to label besides, of those answered differently; 0 if that brings nothing
 
     @property
     def gain_is_known(self) -> bool:
@@ -127,6 +132,8 @@ def answer_all(features: FeatureSet, *, transductive: bool = False) -> Answers:
     """
     text, scale = features.text_features, features.logit_scale
     rows = features.image_features
+    if not len(rows):
+        raise ValueError(f"{features.source or 'the set'}: holds no images")
     adapter = SOBAPlus(text, logit_scale=scale)
     plain = create_adapter("zero-shot", text, logit_scale=scale)
     # In blocks: features may lie in a file, and their logits would take more room than they do.
@@ -143,7 +150,7 @@ def answer_all(features: FeatureSet, *, transductive: bool = False) -> Answers:
 
 def _answers(adapter: Adapter, rows: np.ndarray, blocks: list[slice]) -> np.ndarray:
     answers = [np.asarray(adapter.logits(rows[block])).argmax(axis=1) for block in blocks]
-    return np.concatenate([np.empty(0, np.int64), *answers])
+    return np.concatenate(answers)
 
 
 def tally(answers: Answers, labels: np.ndarray) -> Tally:
@@ -161,12 +168,18 @@ def tally(answers: Answers, labels: np.ndarray) -> Tally:
     )
 
 
-def check(counts: Tally) -> Checked:
-    """The verdict, the estimates, and how many more labels it takes where there is none."""
+def check(counts: Tally, *, learned: bool = True) -> Checked:
+    """The verdict, the estimates, and how many more labels it takes where there is none.
+
+    `learned` is whether the images were enough to learn anything from: if not, both answer alike
+    for want of images, and no number of labels tells.
+    """
     p_gain, p_harm = _p_values(counts.won, counts.lost, counts.differ - counts.neither)
     verdict = _verdict(counts.won, counts.lost, counts.open, p_gain, p_harm)
+    if not learned:
+        verdict = "too few to tell"
     gain, zero_shot, adapted = _ranges(counts)
-    more = _more(counts) if verdict == "too few to tell" else 0
+    more = _more(counts) if learned and verdict == "too few to tell" else 0
     return Checked(counts, verdict, p_gain, p_harm, gain, zero_shot, adapted, more)
 
 

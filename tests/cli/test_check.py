@@ -52,7 +52,7 @@ def test_all_labels_of_a_file_give_the_truth(file, tmp_path):
     differ = int(said.differ.sum())
     assert f"answered differently by SOBA+ and zero-shot: {differ} of 400 images" in printed
     [verdict] = lines_of(printed, "yes: ")
-    assert f"all {differ} images that are answered differently are labelled" in verdict
+    assert "every image that is answered differently is labelled" in verdict
     assert next_command(printed) == ["soba", "eval", str(file), "--methods", "zero-shot,soba+"]
     with Image.open(tmp_path / "check.png") as picture:
         assert picture.format == "PNG" and min(picture.size) > 400
@@ -131,8 +131,19 @@ def test_where_nothing_differs_the_answer_is_no_without_labels(tmp_path):
     images = np.eye(5, 16)[labels] + 0.01 * np.random.default_rng(0).normal(size=(60, 16))
     np.savez(path, image_features=images, text_features=np.eye(5, 16), labels=labels)
     printed = soba_command("check", path)
-    assert lines_of(printed, "no: SOBA+ and zero-shot answer all images alike")
+    [verdict] = lines_of(printed, "no: SOBA+ and zero-shot answer all images alike")
+    assert verdict.endswith("yet: so few images teach it little")  # 60, of 5 classes
     assert next_command(printed) == ["nothing", "to", "run:", "stay", "with", "zero-shot"]
+
+
+def test_where_nothing_is_learned_no_label_helps(tmp_path):
+    path = tmp_path / "few.npz"
+    np.savez(path, image_features=IMAGES[:3], text_features=TEXT, labels=LABELS[:3])
+    printed = soba_command("check", path, "--labelled", "all")
+    assert lines_of(printed, "too few to tell: SOBA+ learns nothing from 3 images")
+    assert "with more images; labels would not help" in printed
+    np.savez(path, image_features=IMAGES[:0], text_features=TEXT)
+    assert "holds no images" in refused("check", path)
 
 
 def test_a_folder_of_class_folders(icon_folder, tmp_path):
@@ -154,6 +165,11 @@ def test_a_folder_of_class_folders(icon_folder, tmp_path):
     command = next_command(printed)
     assert command[:5] == ["soba", "classify", str(flat), "--classes", classes]
     assert "has no class folders; say which classes there are" in refused("check", flat)
+    (flat / "deeper").mkdir()
+    shutil.copy(flat / "00.png", flat / "deeper")
+    assert "--classes takes all of them, without labels" in refused("check", flat)
+    printed = soba_command("check", flat, "--classes", classes)
+    assert "20 images, 5 classes, 0 labelled" in printed  # the copy counts once
 
 
 def test_prompts_are_checked_with_their_templates(tmp_path):
