@@ -125,6 +125,19 @@ def test_the_table_to_fill_in_brings_the_verdict(tmp_path):
     assert "no label where both agree" in printed
 
 
+def test_the_table_to_fill_in_keeps_the_labels_there_are(tmp_path):
+    file = save(
+        tmp_path / "features.npz", class_names=np.array(["ant", "bee", "cow", "dog", "elk"])
+    )
+    few, more = tmp_path / "few.csv", tmp_path / "more.csv"
+    few.write_text("path,label\nrow 5,bee\nrow 7,elk\n")
+    printed = soba_command("check", file, "--labelled", few, "--to-label", more)
+    lines = more.read_text().splitlines()
+    assert lines[:3] == ["path,label", "row 5,bee", "row 7,elk"]
+    assert len(lines) > 3 and all(line.endswith(",") for line in lines[3:])
+    assert f"to be labelled: {len(lines) - 3} images in {more}" in printed
+
+
 def test_where_nothing_differs_the_answer_is_no_without_labels(tmp_path):
     path = tmp_path / "sure.npz"
     labels = np.arange(60) % 5

@@ -91,13 +91,13 @@ def test_the_verdict(known, verdict):
 
 
 def test_as_many_labels_as_it_asks_for_mostly_bring_a_verdict():
-    known = counts(differ=120, won=6, lost=3, neither=2)
+    known = counts(differ=200, won=8, lost=5, neither=2)
     more = check(known).more
     rng = np.random.default_rng(5)
 
     def decided(labels):
         """The slow way: an urn gives the images, one by one, and some are labelled."""
-        urn = [1] * 13 + [-1] * 7 + [0] * 5  # twice the counts, and Jeffreys' half of each
+        urn = [1] * 17 + [-1] * 11 + [0] * 5  # twice the counts, and Jeffreys' half of each
         images = []
         for _ in range(known.open):
             image = urn[rng.integers(len(urn))]
@@ -111,9 +111,9 @@ def test_as_many_labels_as_it_asks_for_mostly_bring_a_verdict():
         most = differ - neither
         return min(sign_test(won, lost, most), sign_test(lost, won, most)) <= LEVEL
 
-    share = np.mean([decided(more) for _ in range(600)])
-    assert POWER - 0.07 <= share <= POWER + 0.12
-    assert np.mean([decided(more // 3) for _ in range(600)]) < POWER - 0.05
+    share = np.mean([decided(more) for _ in range(1000)])
+    assert POWER - 0.05 <= share <= POWER + 0.06
+    assert np.mean([decided(more // 2) for _ in range(1000)]) < POWER - 0.05
 
 
 def test_intervals_hold_and_labels_of_chosen_images_bias_nothing():
