@@ -174,7 +174,7 @@ def _hints(hints: PromptHints, templates: Sequence[RankedTemplate], names: Seque
     parts.append(f"<h3>Classes that no image is answered with</h3><p>{unused}</p>")
     if templates:
         ranked = [[html.escape(t.template), f"{t.agreement:.1%}"] for t in templates]
-        best = page.table(["template", "agrees with the adapted answers"], ranked[:_TEMPLATES])
+        best = page.table(["template", "agreement"], ranked[:_TEMPLATES])
         parts += [f"<h3>Templates</h3>{best}"]
     return "".join(parts)
 
