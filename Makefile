@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 
-.PHONY: help demo test test-all test-kernels lint bench tiny clean
+.PHONY: help demo serve test test-all test-kernels lint bench tiny clean
 
 help:
 	@echo "make demo          set up (no torch) and run the demo: icons, tiny CLIP, adaptation, report"
+	@echo "make serve         set up (no torch) and serve a classifier that adapts, with its page; SERVE are options"
 	@echo "make test          set up and run lint, types, import direction and all quick tests"
 	@echo "make test-all      the same, with what takes long: full benchmarks, all methods"
 	@echo "make test-kernels  the numeric tests under the kernels of other CPUs; ARGS go to pytest"
@@ -32,6 +33,14 @@ $(VENV)/.dev: $(VENV)/.core
 demo: $(VENV)/.core
 	@mkdir -p out
 	$(BIN)/soba demo -o out/soba-demo.html
+
+$(VENV)/.serve: $(VENV)/.core
+	$(BIN)/pip install --quiet -e '.[demo,serve]'
+	@touch $@
+
+serve: $(VENV)/.serve
+	@mkdir -p out
+	$(BIN)/soba serve --store sqlite:///out/soba-streams.db $(SERVE)
 
 tiny: $(VENV)/.dev
 	$(BIN)/python training/hard_icons.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 # Small products gain nothing from threads, and spinning threads slow a busy machine down.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -80,6 +81,24 @@ def farm():
     farm = ServerFarm()
     yield farm
     farm.close()
+
+
+@pytest.fixture
+def browser():
+    """Chromium, driven by playwright."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("no chromium on this machine")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.skip("no playwright in this environment")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--headless"]
+        )
+        yield chromium
+        chromium.close()
 
 
 def pytest_collection_modifyitems(config, items):

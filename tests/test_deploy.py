@@ -11,6 +11,7 @@ import pytest
 import typer
 import yaml
 from conftest import ROOT
+from PIL import Image
 from served_features import CLASSES
 
 import soba
@@ -126,3 +127,16 @@ def test_the_documented_options_are_all_there_are():
         value = options()[variable].default
         said = {None: "", False: "off"}.get(value, f"`{value}`") if value != [] else ""
         assert default == said, variable
+
+
+def test_the_documented_example_runs(server, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "serve.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    folders = ["photos", *(f"guard/{name}" for name in ("cat", "dog", "fox"))]
+    for shade, name in enumerate([*(f"{folder}/1.jpg" for folder in folders), "new.jpg"]):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (50 * shade, 0, 0)).save(path)
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("http://127.0.0.1:8000", server.url).replace('"cats"', '"example"'), {})
+    assert soba.load(tmp_path / "cats.safetensors").names == ("cat", "dog", "fox")

@@ -18,11 +18,13 @@ from soba.cli._common import err, out
 from soba.cli._scale import with_ray_address
 from soba.cli.ablate import ablate_
 from soba.cli.bench import app as bench
+from soba.cli.check import check_
 from soba.cli.classify import classify_
 from soba.cli.demo import demo_
 from soba.cli.doctor import doctor_
 from soba.cli.embed import embed_
 from soba.cli.eval import eval_
+from soba.cli.inspect import inspect_
 from soba.cli.learn import learn_
 from soba.cli.merge import merge_
 from soba.cli.methods import methods_
@@ -93,6 +95,8 @@ app.command("embed")(embed_)
 app.command("learn")(learn_)
 app.command("merge")(merge_)
 app.command("predict")(predict_)
+app.command("check")(check_)
+app.command("inspect")(inspect_)
 app.command("eval")(eval_)
 app.command("stress")(stress_)
 app.command("ablate")(ablate_)

@@ -56,7 +56,7 @@ class FilePicture(Picture):
             return file.read()
 
     def _decoded(self, content: bytes) -> Image.Image:
-        self.content_id = _id_of(content)
+        self.content_id = content_id(content)
         with Image.open(io.BytesIO(content)) as image:
             image.load()
             return image
@@ -153,6 +153,11 @@ def image_of_pixels(pixels: Any) -> Image.Image:
     if array.dtype != np.uint8 and not (array.dtype == np.uint16 and array.ndim == 2):
         raise ValueError(f"pixels of type {array.dtype}, where uint8 or floats are read")
     return Image.fromarray(np.ascontiguousarray(array))
+
+
+def content_id(content: bytes) -> int:
+    """What an image file of this content is known by, found out without decoding it."""
+    return _id_of(content)
 
 
 def is_tensor(value: Any) -> bool:

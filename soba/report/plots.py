@@ -54,7 +54,7 @@ def heat_map(
     axes.add_patch(frame)
     figure.colorbar(image, ax=axes, label=label, shrink=0.8)
     axes.set_title(title, pad=26)
-    _save(figure, path)
+    save(figure, path)
     plt.close(figure)
 
 
@@ -75,7 +75,7 @@ def curves(
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    _save(figure, path)
+    save(figure, path)
     plt.close(figure)
 
 
@@ -175,6 +175,7 @@ def pyplot() -> Any:
     return plt
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a picture whole, in the format that its name says."""
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=150, bbox_inches="tight")

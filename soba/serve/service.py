@@ -34,6 +34,7 @@ from soba.serve.live_stream import Conflict, LiveStream
 from soba.serve.names import ids_of_features
 from soba.serve.options import Options
 from soba.serve.pool import StreamPool
+from soba.serve.snapshots import reachable
 from soba.serve.store import NoStream, StoreError
 
 _log = logging.getLogger(__name__)
@@ -131,22 +132,19 @@ class Service:
         live.stream.set_guard(part.features, labels)
 
     def roll_back(self, live: LiveStream, version: int | None) -> None:
-        """Back to a version; by default to where the guard was last content, if that can still be
-        had, else to the last snapshot before it, or before now."""
+        """Back to a version; by default to where the guard was last content, or the last version
+        before it that can still be had; without a guard, to the last snapshot."""
         if version is not None:
             live.stream.rollback(version)
             return
         view = live.stream.view()
-        good = view.settings.get("last_good")
-        latest = view.version - 1 if good is None else good
-        earlier = [snapshot for snapshot in live.stream.snapshots() if snapshot <= latest]
-        for candidate in [*([] if good is None else [good]), *earlier]:
-            try:
-                live.stream.rollback(candidate)
-                return
-            except ValueError:  # its part of the log is gone
-                continue
-        raise Conflict("there is no earlier state to go back to")
+        good, snapshots = view.settings.get("last_good"), live.stream.snapshots()
+        target = reachable(good, snapshots)
+        if good is None:
+            target = next((each for each in snapshots if each < view.version), None)
+        if target is None:
+            raise Conflict("there is no earlier state to go back to")
+        live.stream.rollback(target)
 
     def import_file(self, live: LiveStream, path: Path) -> None:
         """Go on from a file of soba; its encoder must be this server's."""

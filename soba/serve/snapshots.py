@@ -30,3 +30,18 @@ def surplus(versions: Sequence[int], kept: int = KEPT) -> list[int]:
         ]
         dropped.append(left.pop(min(ratios)[1]))
     return dropped
+
+
+def reachable(version: int | None, snapshots: Sequence[int]) -> int | None:
+    """The last version up to one that can be gone back to; `snapshots` are newest first.
+
+    The log is kept from the second of them on. Before that there are only the snapshots.
+
+    >>> reachable(9, [10, 7, 3]), reachable(6, [10, 7, 3]), reachable(2, [10, 7, 3])
+    (9, 3, None)
+    """
+    if version is None or not snapshots:
+        return None
+    if version >= snapshots[min(1, len(snapshots) - 1)]:
+        return version
+    return next((snapshot for snapshot in snapshots if snapshot <= version), None)

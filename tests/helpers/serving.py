@@ -43,7 +43,8 @@ class Server:
                 break
         else:
             raise AssertionError("the server did not start:\n" + "".join(self.lines))
-        threading.Thread(target=self._drain, args=(self.process,), daemon=True).start()
+        self._reader = threading.Thread(target=self._drain, args=(self.process,), daemon=True)
+        self._reader.start()
         return self
 
     def _drain(self, process):
@@ -54,12 +55,19 @@ class Server:
     def kill(self):
         """kill -9, in the middle of whatever it does."""
         self.process.kill()
-        self.process.wait()
+        self._ended()
 
     def stop(self):
         """Ask it to end; its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait()
+        return self._ended()
+
+    def _ended(self):
+        """The exit code, when all that it said was read and its pipe is closed."""
+        code = self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
+        return code
 
     def __enter__(self):
         return self.start()

@@ -1,30 +1,11 @@
 """The report in a real browser: every picture there, nothing sticking out of a phone's screen."""
 
-import shutil
-
 import pytest
 from report_records import OOD, grid, record, write
 
 from soba.report.page import write_report
 from soba.report.read import read_results
 from soba.studies import ablate
-
-
-@pytest.fixture
-def browser():
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no chromium on this machine")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.skip("no playwright in this environment")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--headless"]
-        )
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -153,9 +153,10 @@ def test_damage_is_told(store, table):
 
 def test_an_entry_cannot_stand_in_for_another(store):
     write(store, b"a", b"b")
-    change(store, "DELETE FROM delta WHERE version = ?", (1,))
-    assert store.entries("cats", 0) is None
-    change(store, "UPDATE delta SET version = ? WHERE version = 2", (1,))
+    for version, place in ((1, 9), (2, 1)):
+        change(store, "UPDATE delta SET version = ? WHERE version = ?", (place, version))
+    assert store.entries("cats", 0) is None  # the second is not there
+    change(store, "UPDATE delta SET version = ? WHERE version = 9", (2,))
     with pytest.raises(Damaged, match="learn 1"):
         store.entries("cats", 0)
 

@@ -57,7 +57,7 @@ def create_app(service: Service, metrics: Metrics, readiness: Readiness) -> Fast
     keys = None if options.keys_file is None else Keys(options.keys_file)
     app.state.desk = Desk(service, metrics, anyio.CapacityLimiter(_THREADS))
     metrics.watch(service)
-    problems.install(app)
+    problems.install(app, service.database.name)
     for routes in (streams, answers, operations):
         app.include_router(routes.router)
     _server_routes(app, service)

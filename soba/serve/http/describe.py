@@ -21,6 +21,7 @@ from soba.serve.http.schemas import (
 )
 from soba.serve.ledger import Feedback
 from soba.serve.live_stream import LiveStream, Reply, expected
+from soba.serve.snapshots import reachable
 from soba.serve.stream_state import StreamState
 
 
@@ -51,7 +52,7 @@ def describe_stream(live: LiveStream, encoder: str) -> StreamInfo:
         answers_by=view.answers_by,
         stale=live.stale,
         snapshots=snapshots,
-        last_good_version=settings.get("last_good"),
+        last_good_version=reachable(settings.get("last_good"), snapshots),
         evidence=[
             ClassEvidence.of(name, int(queued), view.room)
             for name, queued in zip(view.names, view.queued, strict=True)
@@ -99,7 +100,7 @@ def describe_reply(stream: str, reply: Reply, ids: list[str], min_confidence: fl
                     top=[],
                     zero_shot=None,
                     changed=False,
-                    unsure=True,
+                    unsure=False,
                     error=answer.error,
                 )
             )

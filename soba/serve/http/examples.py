@@ -11,8 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from soba.datasets.icons import IconSet
 
-_CLASSES = 20
-_PER_CLASS = 8
+_CLASSES = 40
+_PER_CLASS = 12
 
 
 class ExampleIcons(NamedTuple):

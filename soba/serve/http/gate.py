@@ -85,6 +85,8 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                if not scope["path"].startswith("/v1/"):  # pages of two versions do not mix
+                    headers.append((b"cache-control", b"no-cache"))
                 message["headers"] = [*message.get("headers", []), *headers]
             await send(message)
 

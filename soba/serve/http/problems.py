@@ -58,24 +58,25 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def of_error(error: Exception) -> JSONResponse:
-    """The response to an error of whatever was asked for."""
+def of_error(error: Exception, database: str) -> JSONResponse:
+    """The response to an error of whatever was asked for; where the database is, it leaves out."""
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
     if status == 500:
         _log.error("request failed", exc_info=error)
         return problem(500, "the server failed; its log says why")
-    if isinstance(error, StoreError):  # where the database is, is nobody's business
+    if isinstance(error, StoreError):
         _log.warning("%s", error)
         return problem(503, "the database did not answer: nothing was acknowledged", _RETRY)
-    detail = " ".join(str(error).encode("utf-8", "replace").decode().split())
+    detail = str(error).replace(f"{database}: ", "")
+    detail = " ".join(detail.encode("utf-8", "replace").decode().split())
     return problem(status, detail, _RETRY if status == 429 else None)
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, database: str) -> None:
     """Answer with problems, whatever raises."""
 
     async def raised(request: Request, error: Exception) -> JSONResponse:
-        return of_error(error)
+        return of_error(error, database)
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

@@ -57,8 +57,8 @@ def _answered(
     else:
         part = desk.service.features(upload.features)
     if not len(part.indices):
-        place, why = next(iter(part.broken.items()))
-        raise ValueError(f"{part.images[place].name}: {why}")
+        reasons = [f"{part.images[place].name}: {why}" for place, why in part.broken.items()]
+        raise ValueError("; ".join(reasons[:10]))
     reply = live.answer(part, upload.ids, learn=learn, top=top)
     ids = upload.ids or [sample_name(max(0, image.content_id)) for image in part.images]
     live.remember(ids, reply.answers)

@@ -64,7 +64,7 @@ async def change_classes(desk: AtDesk, name: StreamName, new: schemas.NewClasses
 
 
 @router.get(
-    "/{name}/queue/{class_name}", response_model=schemas.ClassQueue, responses=responses(409)
+    "/{name}/queue/{class_name:path}", response_model=schemas.ClassQueue, responses=responses(409)
 )
 async def read_queue(desk: AtDesk, name: StreamName, class_name: str) -> Any:
     """What the queue of a class holds, the surest first."""
