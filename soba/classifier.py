@@ -44,7 +44,8 @@ class Classifier:
     ----------
     encoder
         "tiny" (ours, for icons), "ViT-B-16/openai" or another model and weights of open_clip
-        (weights that are not on this machine are downloaded), the path of an ONNX model; or what
+        (weights that are not on this machine are downloaded), "hf:openai/clip-vit-base-patch16"
+        or another CLIP or SigLIP of transformers (likewise), the path of an ONNX model; or what
         :func:`soba.load_encoder` gives, with a device and precision of your choice.
     names
         The classes, as a prompt would say them.
