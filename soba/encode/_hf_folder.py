@@ -57,6 +57,18 @@ def read_folder(path: Path) -> HfFolder:
     return HfFolder(path, kind, preprocess)
 
 
+def check_name(name: str) -> None:
+    """Say what is wrong with a folder, or that there is none; names on the hub are not looked at.
+
+    >>> check_name("openai/clip-vit-base-patch16")
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        read_folder(path)
+    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ValueError(f"no encoder 'hf:{name}': no such folder")
+
+
 def read_preprocess(settings: Mapping[str, Any], kind: str = CLIP) -> Preprocess:
     """What transformers calls a preprocessor_config.
 

@@ -12,7 +12,10 @@ def no_open_clip(error: Exception) -> ImportError:
 
 def no_transformers(error: Exception) -> ImportError:
     """The same for models of transformers, which looks for torchvision and uses what it finds."""
-    return _no_torch(error, "transformers", "hf", "needs torch and transformers")
+    problem = _no_torch(error, "transformers", "hf", "needs torch and transformers")
+    if "do not fit" in str(problem):
+        return ImportError(f"{problem}; or remove torchvision, which soba does not need")
+    return problem
 
 
 def _no_torch(error: Exception, package: str, extra: str, needs: str) -> ImportError:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from soba.encode._imports import no_package
+
 if TYPE_CHECKING:
     from soba.encode._hf_text_tower import HfTextTower
     from soba.encode._text_tower import TextTower
@@ -240,10 +242,17 @@ def _onnx(asked: _Asked) -> Encoder:
 
 def _transformers(asked: _Asked) -> Encoder:
     _refuse_weights(asked)
+    name = asked.name.removeprefix(HF)
+    try:
+        from soba.encode._hf_folder import check_name
+    except ImportError as error:
+        raise no_package("Pillow", error, "hf") from error
+
+    check_name(name)  # what is wrong with it is said before torch is asked for
     from soba.encode.transformers import TransformersEncoder
 
     return TransformersEncoder.load(
-        asked.name.removeprefix(HF),
+        name,
         device=asked.device,
         precision=asked.precision,
         threads=asked.threads,

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from soba.encode._hf_folder import CLASSES, CLIP, NAFLEX, HfFolder, read_folder
+from soba.encode._hf_folder import CLASSES, CLIP, NAFLEX, HfFolder, check_name, read_folder
 from soba.encode._imports import no_transformers
 from soba.encode.encoder import check_pixels, check_texts
 from soba.encode.preprocess import Preprocess
@@ -207,8 +207,7 @@ def _local(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ValueError(f"no encoder 'hf:{name}': no such folder")
+    check_name(name)
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 
     try:

@@ -342,12 +342,18 @@ def test_models_of_other_kinds_at_hand_are_refused():
 
 
 def test_what_to_do_without_transformers_or_with_a_torchvision_of_another_torch():
-    code = "import sys; sys.modules['torch'] = None; import soba; soba.load_encoder('hf:a/b')"
+    for package, needs in (("torch", "torch and transformers"), ("PIL", "Pillow")):
+        code = f"import sys, soba; sys.modules['{package}'] = None; soba.load_encoder('hf:a/b')"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert f"needs {needs}: pip install 'soba-tta[hf]'" in run.stderr
+    code = "import sys, soba; sys.modules['torch'] = None; soba.load_encoder('hf:./b')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "needs torch and transformers: pip install 'soba-tta[hf]'" in run.stderr
+    assert "no encoder 'hf:./b': no such folder" in run.stderr
     broken = ModuleNotFoundError("Could not import module 'CLIPModel'.")
     broken.__cause__ = RuntimeError("operator torchvision::nms does not exist")
-    assert "do not fit together, so transformers does not run" in str(no_transformers(broken))
+    said = str(no_transformers(broken))
+    assert "do not fit together, so transformers does not run" in said
+    assert "or remove torchvision, which soba does not need" in said
 
 
 HIDDEN = """
