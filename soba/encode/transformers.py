@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -79,6 +80,7 @@ class TransformersEncoder(TorchEncoder):
         if self.kind not in CLASSES:
             raise ValueError(f"{name}: a model of type {self.kind!r}, not {', '.join(CLASSES)}")
         self.tokenizer = tokenizer
+        self._reading = threading.Lock()  # a tokenizer keeps its padding from call to call
         self.preprocess = preprocess
         self._text = model.config.text_config
         places = int(self._text.max_position_embeddings)
@@ -165,13 +167,14 @@ class TransformersEncoder(TorchEncoder):
 
     def _read(self, sentences: list[str], padding: str) -> dict[str, Any]:
         """What the text tower takes: tokens, and which of them count where the tokenizer says."""
-        read = self.tokenizer(
-            sentences,
-            padding=padding,
-            truncation=True,
-            max_length=self._length,
-            return_tensors="pt",
-        )
+        with self._reading:
+            read = self.tokenizer(
+                sentences,
+                padding=padding,
+                truncation=True,
+                max_length=self._length,
+                return_tensors="pt",
+            )
         names = [name for name in ("input_ids", "attention_mask") if name in read]
         return {name: read[name].to(self.device) for name in names}
 

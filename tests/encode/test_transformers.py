@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -167,6 +168,24 @@ def test_siglip_says_that_it_passes_no_gradients(kind, folders):
     assert load(folders[kind]).text_tower is None
     with pytest.raises(ValueError, match="no gradients pass through its text tower"):
         load(folders[kind], gradients=True)
+
+
+def test_threads_share_a_tokenizer(folders):
+    encoder = load(folders["clip"])
+
+    def lengths(first):
+        """Of tokens as tuners take them, and as the model does: no longer than need be."""
+        widths = {"max_length": set(), "longest": set()}
+        for place in range(first, first + 200):
+            padding = list(widths)[place % 2]
+            read = encoder._read(TEXTS[:1] * (1 + place % 5), padding)["input_ids"]
+            widths[padding].add(read.shape[1])
+        return widths
+
+    alone = lengths(0)
+    assert alone["max_length"] == {77} != alone["longest"] and len(alone["longest"]) == 1
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lengths, range(8))) == [alone] * 8
 
 
 def test_half_precision_is_close(folders):
