@@ -1,5 +1,7 @@
 """The drop-in against transformers' own pipeline: the same call, and the same answers."""
 
+import base64
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -65,6 +67,8 @@ def test_a_file_is_turned_as_its_camera_was(folders, tmp_path):
     theirs, ours = original(folders["clip"], "clip"), pipeline(model=folders["clip"], learn=False)
     assert_same(ours(str(path), LABELS), theirs(str(path), LABELS))
     assert_same(ours(path, LABELS), theirs(str(path), LABELS))
+    content = base64.b64encode(path.read_bytes()).decode()
+    assert_same(ours(content, LABELS), theirs(content, LABELS))
     with pytest.raises(ValueError, match="Incorrect image source"):
         ours("no such picture", LABELS)
     with pytest.raises(TypeError, match="an image is a path, an address or a PIL image, not 3"):
