@@ -30,6 +30,7 @@ from soba.serve.admission import Admission
 from soba.serve.batcher import Batcher
 from soba.serve.databases import Database
 from soba.serve.durable import DurableStream, create_stream
+from soba.serve.label_sets import LabelSets
 from soba.serve.ledger import Ledger
 from soba.serve.live_stream import Conflict, LiveStream
 from soba.serve.names import ids_of_features
@@ -66,6 +67,7 @@ class Service:
         self.ledger = Ledger(database)
         self.pool = StreamPool(self._open, options.max_loaded)
         self.admission = Admission(options.max_waiting)
+        self.label_sets = LabelSets(encoder)
         self.batcher = Batcher(_Timed(encoder, observer), options.batch)
         self.warm = False  # whether an image was encoded
         self._stopping = threading.Event()
