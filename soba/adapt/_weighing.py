@@ -133,7 +133,8 @@ def weighed(xp: Any, scores: Array, evidence: Array, unknown: Array, weighing: n
     if isinstance(scores, np.ndarray) and len(scores) == 1:  # in plain numbers: streams live here
         best = float((scores + unknown).max())
     else:
-        best = xp.max(scores + unknown, axis=-1, keepdims=True)
+        all_known = isinstance(unknown, np.ndarray) and not unknown.any()
+        best = xp.max(scores if all_known else scores + unknown, axis=-1, keepdims=True)
     scores -= reference(xp, best, weighing)
     scores *= evidence
     scores *= strength(xp, best, weighing)
