@@ -167,10 +167,20 @@ def postgres(url: str, *, durability: Durability = "full") -> Database:
         ) from error
 
     def connected() -> Connection:
-        connection = psycopg.connect(url, autocommit=True, connect_timeout=_PATIENCE)
+        connection = psycopg.connect(
+            url,
+            autocommit=True,
+            connect_timeout=_PATIENCE,
+            # A server that is gone without a word is found out, and not waited for.
+            keepalives_idle=_PATIENCE,
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=1000 * _PATIENCE,
+        )
         try:
             # A process that hangs in the middle of a transaction must not stop all others.
             connection.execute(f"SET lock_timeout = '{_PATIENCE}s'")
+            connection.execute(f"SET statement_timeout = '{4 * _PATIENCE}s'")
             connection.execute(f"SET idle_in_transaction_session_timeout = '{2 * _PATIENCE}s'")
             if durability != "full":
                 connection.execute("SET synchronous_commit = off")

@@ -382,9 +382,12 @@ def create_stream(
     """Make a stream that goes on from a classifier, unless there is one: whether it was made."""
     adapter = checked_adapter(classifier.adapter).copy()  # ids too many to remember are forgotten
     state = StreamState.begun(adapter, classifier._note(), remember)
-    state.version = version = store.first_version(name)
-    encoder, blob = state.encoder["encoder"], state.to_bytes()
-    return store.create(name, encoder=encoder, blob=blob, version=version, **state.header())
+
+    def blob_at(version: int) -> bytes:
+        state.version = version
+        return state.to_bytes()
+
+    return store.create(name, encoder=state.encoder["encoder"], blob_at=blob_at, **state.header())
 
 
 def _prompts(templates: Templates) -> tuple[str, ...]:

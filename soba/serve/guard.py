@@ -59,7 +59,7 @@ class Guard:
         """What it changes in the settings of a stream."""
         guard = {"guard": self.setting()}
         watched = state.replaced(settings=state.settings | guard)
-        return guard | verdict(self.score(watched), state.version + 1)
+        return guard | verdict(self.score(settled(watched)), state.version + 1)
 
     def setting(self) -> dict[str, Any]:
         """As the log keeps it."""
@@ -133,8 +133,13 @@ def rescored(state: StreamState) -> StreamState:
     guard = Guard.of(state)
     if guard is None:
         return state
-    settings = verdict(guard.score(state), state.version)
+    settings = verdict(guard.score(settled(state)), state.version)
     return state.replaced(settings=state.settings | settings)
+
+
+def settled(state: StreamState) -> StreamState:
+    """A state as its next refresh will make it: what is kept may be worse than what answers."""
+    return state.replaced(adapter=state.adapter.copy().refresh())
 
 
 def trusted(state: StreamState) -> dict[str, Any]:
@@ -143,7 +148,9 @@ def trusted(state: StreamState) -> dict[str, Any]:
     settings = {"frozen": False, "frozen_by": None, "fallback": False}
     if guard is None:
         return settings
-    score = guard.score(state)
+    score = guard.score(settled(state))
+    if not score["images"] and state.settings.get("fallback"):
+        raise GuardFailed("the guard has no image of these classes: set another, or remove it")
     if score["failed"]:
         raise GuardFailed(
             f"of the guard's {score['images']} images the adapted classifier has "
@@ -156,6 +163,8 @@ def trusted(state: StreamState) -> dict[str, Any]:
 def verdict(score: dict[str, Any], version: int) -> dict[str, Any]:
     """What a guard's score changes in the settings of a stream."""
     settings: dict[str, Any] = {"guard_score": score | {"version": version}}
+    if not score["images"]:  # it says nothing, neither for the stream nor against it
+        return settings
     if score["failed"]:
         return settings | {"frozen": True, "frozen_by": "guard", "fallback": True}
     return settings | {"last_good": version, "fallback": False}

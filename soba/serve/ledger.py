@@ -44,10 +44,11 @@ class Ledger(Store):
     """The tables beside those of the log, in the same database."""
 
     tables = (*Store.tables, *_TABLES)
+    forgets = _FORGET
 
     def say(self, stream: str, id_: str, label: str, answered: str, zero_shot: str) -> None:
         """The true label of an image that was answered; saying it again changes it."""
-        self._write((_SAY, (stream, id_, label, answered, zero_shot, time.time())))
+        self._write(_SAY, (stream, id_, label, answered, zero_shot, time.time()))
 
     def feedback(self, stream: str) -> Feedback:
         """What was said of a stream's answers so far."""
@@ -56,7 +57,7 @@ class Ledger(Store):
 
     def draw(self, stream: str, version: int, point: dict[str, Any]) -> None:
         """Add a point to a stream's curves, or put another in the place of this version's."""
-        self._write((_DRAW, (stream, version, json.dumps(point))))
+        self._write(_DRAW, (stream, version, json.dumps(point)))
 
     def points(self, stream: str, most: int = 1000) -> list[dict[str, Any]]:
         """The last points of the curves, oldest first."""
@@ -65,25 +66,15 @@ class Ledger(Store):
 
     def own(self, stream: str, owner: str) -> None:
         """Somebody has made a stream."""
-        self._write((_OWN, (stream, owner)))
+        self._write(_OWN, (stream, owner))
 
     def owned(self, owner: str) -> int:
         """How many streams there are that somebody has made."""
         [(count,)] = self._read(_OWNED, (owner,))
         return int(count)
 
-    def remove(self, stream: str) -> None:
-        """Remove a stream and all that was written about it."""
-        super().remove(stream)
-        self._write(*((statement, (stream,)) for statement in _FORGET))
-
-    def ping(self) -> None:
-        """Raise, if the database does not answer."""
-        self._read("SELECT 1", ())
-
-    def _write(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
         with self._turn, self._reaching() as connection:
             connection.execute(self.database.begin)
-            for statement, values in statements:
-                connection.execute(statement, values)
+            connection.execute(statement, values)
             connection.execute("COMMIT")

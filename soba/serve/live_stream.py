@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _ANSWERS = 10_000  # whose feedback needs no more than an id
 _AGREEMENT = 1000  # answers that the share of agreement is of
+_HANGING = 5.0  # seconds without an answer, besides those between two questions
 _GROWTH = 1.02  # of the samples between two points of the curves
 
 
@@ -44,18 +45,31 @@ class Reply(NamedTuple):
 class LiveStream:
     """A durable stream, with its last answers and what the database last said of it."""
 
-    def __init__(self, stream: DurableStream, ledger: Ledger) -> None:
+    def __init__(self, stream: DurableStream, ledger: Ledger, sync_seconds: float) -> None:
         self.stream, self._ledger = stream, ledger
+        self._patience = _HANGING + 3 * sync_seconds
         self.name = stream.name
         self.users = 0  # requests that hold it
         self.used = self.synced = time.monotonic()
-        self.stale = False  # the database was away when it was last asked
+        self.away = False  # the database did not answer when it was last asked
+        self._heard = time.monotonic()  # when it last did
         self._lock = threading.Lock()
         self._answers: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._agreed: deque[bool] = deque(maxlen=_AGREEMENT)
         self._drawn: tuple[int, int] | None = None  # samples and version of the last point
         self._snapshots: list[int] = []
         self._feedback = Feedback()
+
+    @property
+    def stale(self) -> bool:
+        """Whether others may have learned what is not known here: the database is away, or hangs
+        and has not answered for long."""
+        return self.away or time.monotonic() - self._heard > self._patience
+
+    def _hear(self, *, answered: bool) -> None:
+        self.away = not answered
+        if answered:
+            self._heard = time.monotonic()
 
     # Answers ----------------------------------------------------------------------------------
 
@@ -85,13 +99,13 @@ class LiveStream:
         try:
             self.stream._replica.learn(learning)
         except StoreError:
-            self.stale = True
+            self._hear(answered=False)
             raise
         except ValueError as error:
             if error is learning.problem:
                 raise Conflict(str(error)) from error
             raise
-        self.stale = False
+        self._hear(answered=True)
 
     def remember(self, ids: list[str], answers: list[Answer]) -> None:
         """Keep what was answered, for feedback and for the share of agreement."""
@@ -122,9 +136,9 @@ class LiveStream:
         """Take in what other replicas wrote; where the database is away, what is known is stale."""
         try:
             self.stream.sync()
-            self.stale = False
+            self._hear(answered=True)
         except StoreError:
-            self.stale = True
+            self._hear(answered=False)
         self.synced = time.monotonic()
 
     def feedback(self) -> Feedback:
@@ -132,7 +146,7 @@ class LiveStream:
         try:
             self._feedback = self._ledger.feedback(self.name)
         except StoreError:
-            self.stale = True
+            self._hear(answered=False)
         return self._feedback
 
     def snapshots(self) -> list[int]:
@@ -140,7 +154,7 @@ class LiveStream:
         try:
             self._snapshots = self._ledger.snapshots(self.name)
         except StoreError:
-            self.stale = True
+            self._hear(answered=False)
         return self._snapshots
 
     def draw(self, *, anew: bool = False) -> None:
@@ -155,7 +169,7 @@ class LiveStream:
             self._ledger.draw(self.name, view.version, self._point(view))
             self._drawn = n_seen, view.version
         except StoreError:
-            self.stale = True
+            self._hear(answered=False)
 
     def _point(self, view: View) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from soba.serve.live_stream import LiveStream
-from soba.serve.store import NoStream
+from soba.serve.store import NoStream, StoreError
 
 
 class StreamPool:
@@ -58,7 +58,8 @@ class StreamPool:
         """Let go of streams that nobody has used since, and of the longest idle of too many."""
         with self._lock:
             idle = sorted(
-                (live for live in self._streams.values() if not live.users),
+                # What the database cannot give back now stays, and answers.
+                (live for live in self._streams.values() if not live.users and not live.stale),
                 key=lambda live: live.used,
             )
             surplus = len(self._streams) - self._most
@@ -75,6 +76,17 @@ class StreamPool:
         for live in self.loaded():
             self.drop(live.name)
 
+    def _open_or_make_room(self, name: str) -> LiveStream:
+        """Open a stream; a database that has no connection left may have one for another's."""
+        try:
+            return self._open(name)
+        except StoreError:
+            idle = [live for live in self.loaded() if not live.users and not live.stale]
+            if not idle:
+                raise
+            self.drop(min(idle, key=lambda live: live.used).name)
+            return self._open(name)
+
     def _taken(self, name: str) -> LiveStream | None:
         with self._lock:
             live = self._streams.get(name)
@@ -89,7 +101,7 @@ class StreamPool:
             try:
                 live = self._taken(name)  # somebody else was faster
                 if live is None:
-                    live = self._open(name)
+                    live = self._open_or_make_room(name)
                     with self._lock:
                         self._streams[name] = live
                         live.users += 1

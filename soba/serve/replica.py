@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from soba.adapt._following import FollowingAdapter
+from soba.adapt.queue_adapter import PrototypeAdapter
 from soba.adapt.view import View as Predictor
 from soba.serve.group_commit import GroupCommit
 from soba.serve.guard import guarded, rescored
@@ -16,6 +18,8 @@ from soba.serve.learning import Learning, learn_together
 from soba.serve.store import LEARN, Header, Store, Transaction, json_bytes
 from soba.serve.stream_state import StreamState, load_state
 
+_log = logging.getLogger(__name__)
+_PATIENCE = 60.0  # seconds between two compactions, if the first one failed
 _GROUP = 1024  # samples in one transaction, unless one caller brings more
 _LEAST_LOG = 1 << 20  # bytes of log that are no trouble, however small the state is
 
@@ -57,6 +61,7 @@ class Replica:
         self._state: StreamState | None = None
         self._connections = 0  # of the store, when the state was known to be the database's
         self._header: Header | None = None
+        self._not_before = 0.0  # after a compaction that failed, by the monotonic clock
         self._compacted = -1  # the version at which the log was last compacted from here
         self._group = GroupCommit(self._learn, self._compact_if_due, _GROUP)
         self._group.alone(lambda: self._change(_unchanged))
@@ -129,7 +134,7 @@ class Replica:
             after = _statistics(state)
             if after is not before:
                 refreshing = time.perf_counter() - began
-            if after is not before or after is None:  # some methods have none, and refresh always
+            if after is not before or not _refreshes(state):
                 state = guarded(transaction, state, group)
             return state
 
@@ -211,16 +216,27 @@ class Replica:
         header = self._header
         if header is None or not _outweighs(header) or header.version == self._compacted:
             return
+        if time.monotonic() < self._not_before:
+            return
         # What was acknowledged is safe in the log, so whatever goes wrong here is nobody's error: a
-        # later call tries again.
-        with contextlib.suppress(Exception):
+        # later call tries again, and not the next one.
+        try:
             self._change(compacted)
             self._compacted = self._header.version if self._header else 0
+        except Exception:
+            _log.exception("stream %r: its log could not be compacted", self.stream)
+            self._not_before = time.monotonic() + _PATIENCE
 
 
 def _outweighs(header: Header) -> bool:
     """Whether the log is larger than the state that it leads to."""
     return header.log_bytes > max(header.snapshot_bytes, _LEAST_LOG)
+
+
+def _refreshes(state: StreamState) -> bool:
+    """Whether answers change at refreshes only, and not with every sample."""
+    adapter = state.adapter
+    return isinstance(adapter, PrototypeAdapter) and not isinstance(adapter, FollowingAdapter)
 
 
 def _statistics(state: StreamState) -> object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import threading
 import time
@@ -20,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from soba.classifier import Classifier, load
-from soba.encode.encoder import Encoder
+from soba.encode.encoder import TINY, Encoder
 from soba.encode.features import Encoded, Named
 from soba.encode.image_files import why_not_read
 from soba.encode.pictures import Picture
@@ -36,10 +37,12 @@ from soba.serve.live_stream import Conflict, LiveStream
 from soba.serve.names import ids_of_features
 from soba.serve.options import Options
 from soba.serve.pool import StreamPool
+from soba.serve.probe import DatabaseProbe
 from soba.serve.snapshots import reachable
-from soba.serve.store import NoStream, StoreError
+from soba.serve.store import NoStream
 
 _log = logging.getLogger(__name__)
+_PATIENCE = 5.0  # seconds
 _HOUSE_SECONDS = 0.5  # between two rounds of housekeeping
 
 
@@ -69,6 +72,9 @@ class Service:
         self.admission = Admission(options.max_waiting)
         self.label_sets = LabelSets(encoder)
         self.batcher = Batcher(_Timed(encoder, observer), options.batch)
+        # A decoded image may be hundreds of times the size of its file.
+        self._decoding = threading.BoundedSemaphore(os.cpu_count() or 2)
+        self._probe = DatabaseProbe(database)
         self.warm = False  # whether an image was encoded
         self._stopping = threading.Event()
         self._house = threading.Thread(target=self._keep_house, name="house", daemon=True)
@@ -83,10 +89,11 @@ class Service:
     def close(self) -> None:
         """End the threads and let go of the database."""
         self._stopping.set()
-        self._house.join()
+        self._house.join(_PATIENCE)  # it may wait for a database that hangs
         self.batcher.close()
         self.pool.close()
         self.ledger.close()
+        self._probe.close()
 
     # Streams ----------------------------------------------------------------------------------
 
@@ -131,8 +138,7 @@ class Service:
         self, live: LiveStream, pictures: Sequence[Picture], labels: Sequence[str]
     ) -> None:
         """Labelled images that tell when a stream was taught rubbish; all must be readable."""
-        with self.admission.of(len(pictures)):
-            part = self.encode(pictures)
+        part = self.encode(pictures)
         for place, why in part.broken.items():
             raise ValueError(f"{pictures[place].name}: {why}")
         live.stream.set_guard(part.features, labels)
@@ -176,9 +182,8 @@ class Service:
 
     def remove(self, name: str) -> None:
         """Remove a stream and all that was written about it."""
-        if self.ledger.header(name) is None:
+        if not self.ledger.remove(name):
             raise NoStream(f"there is no stream {name!r}")
-        self.ledger.remove(name)
         self.pool.drop(name)
 
     @contextmanager
@@ -199,12 +204,12 @@ class Service:
                     f"stream {name!r} was learned with another encoder than this server's"
                 ) from error
             raise
-        return LiveStream(stream, self.ledger)
+        return LiveStream(stream, self.ledger, self.options.sync_seconds)
 
     def _check_same(self, name: str, classes: tuple[str, ...]) -> None:
-        with self.use(name) as live:
-            ours = live.stream.view().names
-        if ours != classes:
+        with self.use(name):  # it must be of this encoder
+            header = self.ledger.header(name)
+        if header is None or json.loads(header.settings)["class_names"] != list(classes):
             raise Conflict(f"there is a stream {name!r} with other classes")
 
     def _prompts(
@@ -217,7 +222,8 @@ class Service:
                 raise ValueError(f"no templates {templates!r}; there are: {known}")
             templates = read_templates(templates)
         prompts = None if templates is None else tuple(templates)
-        count = 1 if prompts is None else len(prompts)
+        default = read_templates("icon" if self.encoder.name == TINY else "single")
+        count = len(default if prompts is None else prompts)
         if classes * count > self.options.max_prompts:
             raise LimitExceeded(
                 f"{classes} classes with {count} templates are over the limit of "
@@ -233,7 +239,8 @@ class Service:
         broken: dict[int, str] = {}
         for place, picture in enumerate(pictures):
             try:
-                pixels[place] = self.encoder.preprocess(picture.open())
+                with self._decoding:
+                    pixels[place] = self.encoder.preprocess(picture.open())
             except Exception as error:  # Pillow's decoders raise nearly every kind there is
                 broken[place] = why_not_read(error)
         if not pixels:
@@ -287,19 +294,7 @@ class Service:
 
     def database_answers(self) -> bool:
         """Whether the database does; nobody waits long for the answer."""
-        answer: list[bool] = []
-
-        def ask() -> None:
-            try:
-                self.ledger.ping()
-                answer.append(True)
-            except (StoreError, OSError):
-                answer.append(False)
-
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
-        thread.join(2.0)
-        return bool(answer and answer[0])
+        return self._probe.answers()
 
 
 def _with_a_key(classifier: Classifier) -> Classifier:

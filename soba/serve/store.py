@@ -15,7 +15,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,7 +36,8 @@ _TABLES = (
         PRIMARY KEY (stream, version))""",
     "CREATE TABLE IF NOT EXISTS removed (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",
 )
-_ADD_STREAM = "INSERT INTO stream VALUES (?, ?, ?, ?, ?, 0, ?) ON CONFLICT (name) DO NOTHING"
+_ADD_STREAM = "INSERT INTO stream VALUES (?, ?, ?, ?, 0, 0, 0) ON CONFLICT (name) DO NOTHING"
+_BEGIN_AT = "UPDATE stream SET version = ?, snapshot_bytes = ? WHERE name = ?"
 _HEADER = """SELECT settings, text, encoder, version, log_bytes, snapshot_bytes
     FROM stream WHERE name = ?"""
 _NAMES = "SELECT name FROM stream ORDER BY name"
@@ -104,6 +105,7 @@ class Store:
     """The streams of one database. Threads may share it: they take turns."""
 
     tables: tuple[str, ...] = _TABLES
+    forgets: tuple[str, ...] = ()  # what else goes with a stream
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -123,12 +125,6 @@ class Store:
         rows = self._read(_HEADER, (stream,))
         return Header(*rows[0]) if rows else None
 
-    def first_version(self, stream: str) -> int:
-        """Where a new stream of that name begins: behind one that was removed, so that nobody who
-        still knows that one takes the new one's log for its own."""
-        rows = self._read(_FIRST_VERSION, (stream,))
-        return int(rows[0][0]) if rows else 0
-
     def create(
         self,
         stream: str,
@@ -136,28 +132,37 @@ class Store:
         settings: str,
         text: bytes,
         encoder: str,
-        blob: bytes,
-        version: int = 0,
+        blob_at: Callable[[int], bytes],
     ) -> bool:
-        """Make a stream, unless there is one of that name: whether it was made."""
+        """Make a stream, unless there is one of that name: whether it was made.
+
+        It begins behind one of that name that was removed, so that nobody who still knows that one
+        takes the new one's log for its own; `blob_at` gives the state at the version it begins at.
+        """
         with self._turn, self._reaching() as connection:
             connection.execute(self.database.begin)
-            new = (stream, settings, text, encoder, version, len(blob))
-            connection.execute(_ADD_STREAM, new)
+            connection.execute(_ADD_STREAM, (stream, settings, text, encoder))
             made = not connection.execute(_SNAPSHOT_VERSIONS, (stream,)).fetchall()
             if made:
+                removed = connection.execute(_FIRST_VERSION, (stream,)).fetchall()
+                version = int(removed[0][0]) if removed else 0
+                blob = blob_at(version)
                 digest = _digest(stream, "snapshot", version, blob)
+                connection.execute(_BEGIN_AT, (version, len(blob), stream))
                 connection.execute(_ADD_SNAPSHOT, (stream, version, digest, blob))
             connection.execute("COMMIT")
         return made
 
-    def remove(self, stream: str) -> None:
-        """Remove a stream with its log and its snapshots."""
+    def remove(self, stream: str) -> bool:
+        """Remove a stream with its log and its snapshots: whether there was one."""
         with self._turn, self._reaching() as connection:
             connection.execute(self.database.begin)
-            for statement in _REMOVE:
+            # Whoever learns just now ends first: what they wrote goes, and counts as a version.
+            there = connection.execute(_VERSION + self.database.lock, (stream,)).fetchall()
+            for statement in (*_REMOVE, *self.forgets):
                 connection.execute(statement, (stream,))
             connection.execute("COMMIT")
+        return bool(there)
 
     def entries(self, stream: str, since: int) -> list[Entry] | None:
         """What was written after a version; None where that part of the log is gone."""

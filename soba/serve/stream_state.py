@@ -31,7 +31,7 @@ from soba.serve.recent_ids import (
     restored,
     stored,
 )
-from soba.serve.store import LEARN, Entry, Transaction
+from soba.serve.store import LEARN, Damaged, Entry, Transaction
 
 REMEMBERED = 1_000_000  # ids, unless told otherwise
 REPLACING = frozenset({"classes", "rollback", "reset", "import"})  # entries that are whole states
@@ -250,7 +250,9 @@ def load_state(transaction: Transaction, until: int) -> StreamState:
     if not tried:
         raise ValueError(f"{where} has no snapshot at version {until} or before")
     problems = "; ".join(f"from version {version}: {problem}" for version, problem in tried)
-    raise ValueError(f"{where} cannot be brought to version {until}: {problems}")
+    # Of the past, the log may have been trimmed; the present must be there.
+    kind = Damaged if until == transaction.version else ValueError
+    raise kind(f"{where} cannot be brought to version {until}: {problems}")
 
 
 def _replayed(transaction: Transaction, version: int, until: int) -> StreamState:

@@ -32,3 +32,14 @@ def _moved(row, text, label, margin):
         row = row + 0.05 * (text[label] - text[rival])
         row /= np.linalg.norm(row)
     return row
+
+
+def guard_of(labels, per_class, rng):
+    """Some samples of each class."""
+    return np.concatenate(
+        [
+            rng.choice(rows, min(per_class, len(rows)), replace=False)
+            for label in np.unique(labels)
+            if len(rows := np.flatnonzero(labels == label))
+        ]
+    )

@@ -19,6 +19,7 @@ from streams import (
 import soba
 from soba.serve import replica
 from soba.serve.names import ids_of_names
+from soba.serve.store import NoStream, Store, Transaction
 
 
 @pytest.fixture
@@ -375,3 +376,37 @@ def test_any_replica_any_cut_any_repetition(tmp_path_factory, data):
         assert_equal_bits(state_of(streams[0]), state_of(other))
     for stream in streams:
         stream.close()
+
+
+def test_a_stream_that_is_removed_while_somebody_learns(stream, opened, database):
+    """Who learned into it knows afterwards that another stream has its name."""
+    learn(stream, *range(10))
+    remover = Store(database)
+    with stream._store.locked(stream.name, None) as transaction:
+        removing = threading.Thread(target=remover.remove, args=(stream.name,))
+        removing.start()
+        transaction.append("freeze", b'{"frozen": true}')  # as long as this is not committed
+    removing.join()
+    remover.close()
+    with pytest.raises(NoStream):
+        stream.sync()
+    fresh = opened(classifier())
+    assert fresh.n_seen == 0 and fresh.version > stream.version
+    stream.sync()
+    assert stream.n_seen == 0 and not stream.frozen
+    assert learn(stream, *range(10)) == 10
+
+
+def test_a_log_that_cannot_be_compacted_is_told_and_not_tried_at_once(
+    stream, database, monkeypatch, caplog
+):
+    monkeypatch.setattr(replica, "_LEAST_LOG", 1 << 12)
+    monkeypatch.setattr(Transaction, "compact", failing)
+    for start in range(0, 200, 10):
+        assert learn(stream, *range(start, start + 10)) == 10
+    told = [record for record in caplog.records if "could not be compacted" in record.message]
+    assert len(told) == 1 and stream.n_seen == 200
+
+
+def failing(transaction, blob):
+    raise OSError("no room for a snapshot")

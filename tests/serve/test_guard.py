@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from colours import NAMES
 from conftest import REAL_DATA
-from crafted import crafted
+from crafted import crafted, guard_of
 from streams import FEATURES, LABELS, classifier
 
 import soba
@@ -18,18 +18,7 @@ def stream(url):
         yield stream
 
 
-def guard_of(labels, per_class, rng):
-    """Some samples of each class."""
-    return np.concatenate(
-        [
-            rng.choice(rows, min(per_class, len(rows)), replace=False)
-            for label in np.unique(labels)
-            if len(rows := np.flatnonzero(labels == label))
-        ]
-    )
-
-
-def names_of(rows):
+def _names(rows):
     return [NAMES[label] for label in LABELS[rows]]
 
 
@@ -37,7 +26,7 @@ def test_a_stream_that_was_taught_rubbish_freezes_and_answers_by_zero_shot(strea
     rows = np.arange(1000)
     stream.learn(FEATURES[rows], ids=rows)
     guard = guard_of(LABELS[1000:2000], 30, np.random.default_rng(0)) + 1000
-    stream.set_guard(FEATURES[guard], names_of(guard))
+    stream.set_guard(FEATURES[guard], _names(guard))
     assert not stream.frozen and stream.view().settings["guard_score"]["images"] == len(guard)
     poison(stream)
     view = stream.view()
@@ -71,7 +60,7 @@ def test_the_answers_of_the_very_call_that_fails_are_zero_shots(stream):
     rows = np.arange(1000)
     stream.learn(FEATURES[rows], ids=rows)
     guard = guard_of(LABELS[1000:2000], 30, np.random.default_rng(0)) + 1000
-    stream.set_guard(FEATURES[guard], names_of(guard))
+    stream.set_guard(FEATURES[guard], _names(guard))
     text = stream.view().scaled_text / 30.0
     bad = crafted(FEATURES[:1000], text, per_class=60, margin=0.5)
     logits = stream.adapt(bad)
@@ -81,7 +70,7 @@ def test_the_answers_of_the_very_call_that_fails_are_zero_shots(stream):
 
 def test_a_healthy_stream_notes_where_its_guard_was_content(stream):
     guard = guard_of(LABELS[1000:2000], 3, np.random.default_rng(0)) + 1000
-    stream.set_guard(FEATURES[guard], names_of(guard))
+    stream.set_guard(FEATURES[guard], _names(guard))
     for start in range(0, 1000, 100):
         stream.learn(FEATURES[start : start + 100], ids=range(start, start + 100))
     settings = stream.view().settings
@@ -91,13 +80,13 @@ def test_a_healthy_stream_notes_where_its_guard_was_content(stream):
 
 
 def test_a_guard_can_be_removed(stream):
-    stream.set_guard(FEATURES[:3], names_of(np.arange(3)))
+    stream.set_guard(FEATURES[:3], _names(np.arange(3)))
     stream.remove_guard()
     assert stream.view().settings["guard"] is None and not stream.frozen
 
 
 def test_a_guard_of_classes_that_are_gone_says_nothing(stream):
-    stream.set_guard(FEATURES[:3], names_of(np.arange(3)))
+    stream.set_guard(FEATURES[:3], _names(np.arange(3)))
     stream.learn(FEATURES[:10], ids=range(10))
     names = [f"new {name}" for name in NAMES]
     stream.change_classes(names, templates=["{}"])

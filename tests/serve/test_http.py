@@ -5,6 +5,7 @@ import concurrent.futures
 import io
 import json
 import os
+import sqlite3
 import struct
 import time
 import zlib
@@ -40,6 +41,8 @@ def limited(tmp_path_factory):
     limits |= {"WAITING": 4, "LOADED": 1}
     env = {f"SOBA_MAX_{name}": str(value) for name, value in limits.items()}
     env |= {"SOBA_KEYS_FILE": str(keys), "SOBA_LOG_FORMAT": "json", "SOBA_ALLOW_HOST": "soba.test"}
+    env["TMPDIR"] = str(folder / "tmp")
+    (folder / "tmp").mkdir()
     with Server(f"sqlite:///{folder}/streams.db", env=env) as server:
         yield server
 
@@ -334,6 +337,7 @@ def test_the_client_of_hugging_face_asks_by_changing_one_url(ask, stream, server
         {"origin": "http://evil.example"},
         {"origin": "null"},
         {"origin": "http://127.0.0.1:1"},
+        {"origin": "http://["},
     ],
 )
 def test_foreign_hosts_and_pages_are_refused(ask, stream, headers):
@@ -376,6 +380,8 @@ def test_limits(limited, ask_limited):
     assert ask.post("/v1/streams", json=new).status_code in (200, 201)
     many = {"name": "many", "classes": [f"class {n}" for n in range(51)]}
     assert "50 prompts" in problem(ask.post("/v1/streams", json=many), 413)
+    eight = {"name": "eight", "classes": [f"class {n}" for n in range(8)]}
+    assert "8 classes with 7" in problem(ask.post("/v1/streams", json=eight), 413)
     assert ask.post("/v1/streams", json=new | {"name": "two"}).status_code in (200, 201)
     assert "2 streams" in problem(ask.post("/v1/streams", json=new | {"name": "three"}), 413)
     images, _ = pictures(6)
@@ -428,6 +434,38 @@ def test_too_much_at_once_is_told_to_wait(ask_limited):
     assert "limit of 4" in problem(refused, 429)
 
 
+def test_learners_that_wait_for_the_database_hold_no_look_up(limited, ask_limited):
+    """Somebody else holds the database: those who learn wait, few of them; looks are answered."""
+    ask_limited.post("/v1/streams", json={"name": "one", "classes": NAMES})
+    images, _ = pictures(12)
+    look = "/v1/streams/one/classify?learn=false"
+    assert ask_limited.post(look, files=form(images[:1])).status_code == 200
+    other = sqlite3.connect(limited.store.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        learning = [
+            threads.submit(ask_limited.post, "/v1/streams/one/classify", files=form([image]))
+            for image in images[:3]
+        ]
+        answered = ask_limited.post(look, files=form(images[:1]))
+        more = [ask_limited.post(look, files=form(images[:2])) for _ in range(4)]
+        other.execute("ROLLBACK")
+        other.close()
+        assert {each.result().status_code for each in learning} == {200}
+    assert answered.status_code == 200 and answered.json()["learned"] == 0
+    assert {each.status_code for each in more} <= {200, 429}
+
+
+def test_an_export_leaves_nothing_behind(limited, ask_limited):
+    ask_limited.post("/v1/streams", json={"name": "one", "classes": NAMES})
+    export = "/v1/streams/one/export"
+    for headers in ({}, {"range": "bytes=5-2"}, {"range": "bytes=99999999999-"}):
+        assert ask_limited.get(export, headers=headers).status_code == 200
+    with ask_limited.stream("GET", export) as hung_up:
+        assert int(hung_up.headers["content-length"]) > 1000
+    assert list(Path(limited.env["TMPDIR"]).glob("tmp*")) == []
+
+
 @pytest.mark.parametrize(
     "name", ["", "a b", "../x", "x' OR '1'='1", "x; DROP TABLE stream", "a" * 65, ".x", "ü"]
 )
@@ -446,6 +484,9 @@ def test_odd_texts_are_only_texts(ask, stream):
     said = ask.post(f"{stream}/feedback", json={"id": odd, "label": "bus"})
     assert said.json()["count"] == 1
     problem(ask.get(f"{stream}/queue/{odd}"), 404)
+    for given in ({"id": "a\0b", "label": "bus"}, {"id": "a", "label": "b\0"}):
+        problem(ask.post(f"{stream}/feedback", json=given), 422)
+    problem(ask.post(f"{stream}/classify", params={"id": "a\0"}, **sent), 422)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from soba.serve.store import Damaged, Store, StoreError
 @pytest.fixture
 def store(database):
     store = Store(database)
-    store.create("cats", settings="{}", text=b"text", encoder="tiny", blob=b"state 0")
+    store.create(
+        "cats", settings="{}", text=b"text", encoder="tiny", blob_at=lambda version: b"state 0"
+    )
     yield store
     store.close()
 
@@ -45,7 +47,7 @@ def test_entries_come_in_order_under_the_next_version(store):
 
 
 def test_streams_do_not_mix(store):
-    store.create("dogs", settings="{}", text=b"", encoder="tiny", blob=b"dogs")
+    store.create("dogs", settings="{}", text=b"", encoder="tiny", blob_at=lambda version: b"dogs")
     write(store, b"a")
     assert store.entries("dogs", 0) == []
     assert store.names() == ["cats", "dogs"]
@@ -56,7 +58,9 @@ def test_streams_do_not_mix(store):
 
 def test_a_stream_is_made_once(store, database):
     other = Store(database)
-    assert not other.create("cats", settings="other", text=b"", encoder="other", blob=b"other")
+    assert not other.create(
+        "cats", settings="other", text=b"", encoder="other", blob_at=lambda version: b"other"
+    )
     assert other.header("cats").encoder == "tiny"
     with other.locked("cats", None) as transaction:
         assert transaction.snapshot(0) == b"state 0"
@@ -100,7 +104,9 @@ def test_tables_are_made_by_many_at_once(database):
 
     def work(mine):
         gate.wait()
-        made.append(mine.create("cats", settings="", text=b"", encoder="", blob=b"state"))
+        made.append(
+            mine.create("cats", settings="", text=b"", encoder="", blob_at=lambda version: b"state")
+        )
 
     threads = [threading.Thread(target=work, args=(mine,)) for mine in stores]
     for thread in threads:

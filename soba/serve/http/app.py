@@ -24,7 +24,7 @@ from soba.serve.http.routes import answers, hugging_face, operations, streams
 from soba.serve.service import Service
 
 _PAGE = Path(__file__).parent.parent / "page"
-_THREADS = 64  # requests that are worked on at once
+_THREADS, _LOOKING = 48, 16  # requests that are worked on at once: those that change, and looks
 
 
 class Readiness:
@@ -55,7 +55,9 @@ def create_app(service: Service, metrics: Metrics, readiness: Readiness) -> Fast
         redoc_url=None,
     )
     keys = None if options.keys_file is None else Keys(options.keys_file)
-    app.state.desk = Desk(service, metrics, anyio.CapacityLimiter(_THREADS))
+    app.state.desk = Desk(
+        service, metrics, anyio.CapacityLimiter(_THREADS), anyio.CapacityLimiter(_LOOKING)
+    )
     metrics.watch(service)
     problems.install(app, service.database.name)
     for routes in (streams, answers, operations, hugging_face):
@@ -119,7 +121,7 @@ def _operator_routes(
     app: FastAPI, service: Service, metrics: Metrics, readiness: Readiness
 ) -> None:
     @app.get("/livez", response_class=PlainTextResponse, tags=["operations"])
-    def livez() -> str:
+    async def livez() -> str:
         """Whether the process is alive."""
         return "alive"
 

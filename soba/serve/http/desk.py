@@ -28,10 +28,12 @@ class Desk:
     service: Service
     metrics: Metrics
     threads: anyio.CapacityLimiter
+    looking: anyio.CapacityLimiter  # looks have threads of their own: they wait for no learner
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], *, looks: bool = False) -> T:
         """Do something in a thread."""
-        return await anyio.to_thread.run_sync(work, limiter=self.threads)
+        limiter = self.looking if looks else self.threads
+        return await anyio.to_thread.run_sync(work, limiter=limiter)
 
     async def use(self, name: str, work: Callable[[LiveStream], T]) -> T:
         """Do something with a stream."""

@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import socket
 import time
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from soba.serve.http.problems import problem
 from soba.serve.options import Options
 
 _log = logging.getLogger("soba.serve.access")
+_BODIES = 8  # of the largest size, at a time
 _PROBES = ("/livez", "/readyz")  # asked by schedulers, under whatever name they know
 # Others are counted together: a stranger could name any number of them.
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
@@ -67,6 +69,11 @@ def _addresses(host: str) -> list[Any]:
         return []
 
 
+@dataclass
+class _Body:
+    size: int = 0
+
+
 class Gate:
     """ASGI middleware: refuses, counts, and says what was asked."""
 
@@ -75,12 +82,13 @@ class Gate:
     ) -> None:
         self._app, self._options, self._keys, self._metrics = app, options, keys, metrics
         self._names = server_names(options)
+        self._receiving = 0  # bytes of all bodies that are being worked on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, body = time.perf_counter(), 500, _Body()
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -97,8 +105,9 @@ class Gate:
             if refusal is not None:
                 await refusal(scope, receive, sending)
             else:
-                await self._app(scope, self._bounded(scope, receive), sending)
+                await self._app(scope, self._bounded(scope, receive, body), sending)
         finally:
+            self._receiving -= body.size
             self._say(scope, status, time.perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> Any:
@@ -122,21 +131,28 @@ class Gate:
         return None
 
     def _is_ours(self, origin: str, host: str) -> bool:
-        return urlsplit(origin).netloc.lower() == host.lower() and _name_of(origin) in self._names
+        try:
+            place = urlsplit(origin).netloc
+        except ValueError:
+            return False
+        return place.lower() == host.lower() and _name_of(origin) in self._names
 
     def _limit(self, path: str) -> int:
         return self._options.max_import if path.endswith("/import") else self._options.max_body
 
-    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+    def _bounded(self, scope: Scope, receive: Receive, body: _Body) -> Receive:
         """The body, as long as it is within bounds: its length need not be said beforehand."""
-        limit, size = self._limit(scope["path"]), 0
+        limit = self._limit(scope["path"])
 
         async def receiving() -> Message:
-            nonlocal size
             message = await receive()
-            size += len(message.get("body", b""))
-            if size > limit:
+            length = len(message.get("body", b""))
+            body.size += length
+            self._receiving += length
+            if body.size > limit:
                 raise HTTPException(413, f"the body is over the limit of {limit} bytes")
+            if self._receiving > _BODIES * max(limit, self._options.max_body):
+                raise HTTPException(429, "too much is being sent at once", {"Retry-After": "1"})
             return message
 
         return receiving

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import threading
 from pathlib import Path
 
+_log = logging.getLogger(__name__)
 _LEAST = 16  # characters of a key
 
 
@@ -28,7 +30,7 @@ class Keys:
         status = self._path.stat()
         owners: dict[bytes, str] = {}
         for number, line in enumerate(self._path.read_text("utf-8").splitlines(), 1):
-            key, _, name = line.partition("#")[0].strip().partition(" ")
+            key, *name = line.partition("#")[0].split(maxsplit=1) or [""]
             if not key:
                 continue
             if len(key) < _LEAST or not key.isascii():
@@ -36,7 +38,7 @@ class Keys:
                     f"{self._path}, line {number}: a key has {_LEAST} plain characters at least"
                 )
             digest = _digest(key)
-            owners[digest] = name.strip() or digest.hex()[:12]
+            owners[digest] = "".join(name).strip() or digest.hex()[:12]
         if not owners:
             raise ValueError(f"{self._path}: holds no key")
         self._owners = owners
@@ -61,7 +63,9 @@ class Keys:
                 status = self._path.stat()
                 if (status.st_mtime_ns, status.st_size, status.st_ino) != self._stamp:
                     self.reload()
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                if self._owners:
+                    _log.error("nobody is let in: %s", error)
                 self._owners, self._stamp = {}, None
 
 

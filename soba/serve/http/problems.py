@@ -10,6 +10,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.routing import Match
 
 from soba.serve.admission import Busy
@@ -78,6 +80,8 @@ def of_error(error: Exception, database: str) -> JSONResponse:
     if isinstance(error, StoreError):
         _log.warning("%s", error)
         return problem(503, "the database did not answer: nothing was acknowledged", _RETRY)
+    if status == 422:
+        _log.debug("refused", exc_info=error)
     detail = str(error).replace(f"{database}: ", "")
     detail = " ".join(detail.encode("utf-8", "replace").decode().split())
     more: dict[str, Any] = {}
@@ -104,6 +108,10 @@ def install(app: FastAPI, database: str) -> None:
         said = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]]
         return problem(422, "; ".join(said).encode("utf-8", "replace").decode())
 
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # nobody hears it; the log says who hung up
+
+    app.add_exception_handler(ClientDisconnect, gone)
     for kind, _ in _STATUS:
         app.add_exception_handler(kind, raised)
     app.add_exception_handler(HTTPException, refused)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -53,6 +55,10 @@ class _Server(uvicorn.Server):
             return
         self._readiness.draining = True
         self._loop.call_soon_threadsafe(self._loop.call_later, self._drain, self._stop)
+        # What waits for a database that hangs would wait for ever: then nothing is acknowledged.
+        deadline = threading.Timer(self._drain + _FINISH_SECONDS + 10, os._exit, (1,))
+        deadline.daemon = True
+        deadline.start()
 
     def _stop(self) -> None:
         self.should_exit = True
@@ -109,7 +115,8 @@ def _bound(options: Options) -> socket.socket:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # elsewhere it would let two servers share the port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((options.host, options.port))
         listening.listen(2048)
     except OSError as error:

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from soba.serve.shares import wilson
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NO_NUL = r"^[^\x00]*$"  # PostgreSQL has no place for it
 AnswersBy = Literal["adapted", "zero-shot"]
-ClassName = Annotated[str, Field(min_length=1, max_length=200)]
-Id = Annotated[str, Field(min_length=1, max_length=200)]
+ClassName = Annotated[str, Field(min_length=1, max_length=200, pattern=_NO_NUL)]
+Id = Annotated[str, Field(min_length=1, max_length=200, pattern=_NO_NUL)]
 
 
 class Strict(BaseModel):

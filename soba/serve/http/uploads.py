@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import anyio
 import numpy as np
 from fastapi import Request
 from PIL import Image
@@ -71,12 +72,14 @@ async def read_upload(
     if kind == _FORM:
         upload = await _of_form(request, options, labelled)
     elif kind == _JSON:
-        upload = _of_json(await request.body(), options, labelled)
+        body = await request.body()
+        upload = await anyio.to_thread.run_sync(_of_json, body, options, labelled)
     elif kind.startswith("image/") and not labelled:
         picture = _BoundedPicture("image", await request.body(), options.max_pixels)
         upload = Upload([picture], ids=query_ids)
     elif kind == _FEATURES and options.accept_features and not labelled:
-        upload = Upload([], _rows(await request.body()), query_ids)
+        rows = await anyio.to_thread.run_sync(_rows, await request.body())
+        upload = Upload([], rows, query_ids)
     else:
         raise HTTPException(415, f"send {_FORM}, image/* or {_JSON}, not {kind or 'nothing'!r}")
     _check(upload, options)
@@ -98,8 +101,8 @@ def _check(upload: Upload, options: Options) -> None:
     if upload.ids is not None:
         if len(upload.ids) != upload.size:
             raise ValueError(f"{len(upload.ids)} ids for {upload.size} images")
-        if not all(0 < len(each) <= _ID_LENGTH for each in upload.ids):
-            raise ValueError(f"an id has 1 to {_ID_LENGTH} characters")
+        if not all(0 < len(each) <= _ID_LENGTH and "\0" not in each for each in upload.ids):
+            raise ValueError(f"an id has 1 to {_ID_LENGTH} characters, none of them NUL")
 
 
 async def _of_form(request: Request, options: Options, labelled: bool) -> Upload:

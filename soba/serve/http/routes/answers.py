@@ -39,11 +39,11 @@ async def classify(
     least = options.min_confidence if min_confidence is None else min_confidence
 
     def answered() -> tuple[Reply, schemas.Classified]:
-        service = desk.service
-        with service.admission.of(upload.size), service.use(name) as live:
+        with desk.service.use(name) as live:
             return _answered(desk, live, upload, learn, top, least)
 
-    reply, told = await desk.run(answered)
+    with desk.service.admission.of(upload.size):  # before anyone waits for a thread
+        reply, told = await desk.run(answered, looks=not learn)
     desk.metrics.answered(reply, sum(answer.unsure and not answer.error for answer in told.answers))
     response.headers["Server-Timing"] = f"commit;dur={1000 * reply.commit_seconds:.3f}"
     return told

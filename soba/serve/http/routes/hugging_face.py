@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from soba.encode.features import Encoded
 from soba.serve.http import schemas
+from soba.serve.http.describe import sample_name
 from soba.serve.http.desk import COMMON, AtDesk, Desk
 from soba.serve.http.problems import responses
 from soba.serve.http.uploads import picture_of
@@ -58,7 +59,8 @@ async def classify(
     labels = tuple(task.parameters.candidate_labels)
     if len(labels) > desk.service.options.max_prompts:
         raise LimitExceeded(f"over the limit of {desk.service.options.max_prompts} labels")
-    scores = await desk.run(lambda: _scores(desk, task, labels, stream))
+    with desk.service.admission.of(1):
+        scores = await desk.run(lambda: _scores(desk, task, labels, stream), looks=stream is None)
     order = np.argsort(-scores, kind="stable")
     return [{"score": float(scores[place]), "label": labels[place]} for place in order]
 
@@ -67,15 +69,14 @@ def _scores(
     desk: Desk, task: ZeroShotTask, labels: tuple[str, ...], stream: str | None
 ) -> np.ndarray:
     service = desk.service
-    with service.admission.of(1):
-        part = service.encode([picture_of("image", task.inputs, service.options)])
-        for why in part.broken.values():
-            raise ValueError(f"image: {why}")
-        if stream is not None:
-            return _learned(desk, part, labels, stream)
-        template = task.parameters.hypothesis_template or _TEMPLATE
-        scores: np.ndarray = service.label_sets.scores(part.features, labels, template)[0]
-        return scores
+    part = service.encode([picture_of("image", task.inputs, service.options)])
+    for why in part.broken.values():
+        raise ValueError(f"image: {why}")
+    if stream is not None:
+        return _learned(desk, part, labels, stream)
+    template = task.parameters.hypothesis_template or _TEMPLATE
+    scores: np.ndarray = service.label_sets.scores(part.features, labels, template)[0]
+    return scores
 
 
 def _learned(desk: Desk, part: Encoded, labels: tuple[str, ...], stream: str) -> np.ndarray:
@@ -84,5 +85,7 @@ def _learned(desk: Desk, part: Encoded, labels: tuple[str, ...], stream: str) ->
         if sorted(names) != sorted(labels):
             raise Conflict(f"stream {stream!r} has other classes than these labels")
         reply = live.answer(part, None, learn=True, top=len(names))
+        live.remember([sample_name(part.images[0].content_id)], reply.answers)
+        desk.metrics.answered(reply, unsure=0)
         chances = dict(reply.answers[0].top)
         return np.array([chances[label] for label in labels])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 from fastapi import APIRouter, Request
-from starlette.background import BackgroundTask
-from starlette.responses import FileResponse
+from starlette.responses import StreamingResponse
 
 from soba.serve.http import schemas
 from soba.serve.http.bodies import GUARD_BODY, IMPORT_BODY
@@ -19,6 +20,7 @@ from soba.serve.http.problems import responses
 from soba.serve.http.uploads import read_upload
 from soba.serve.live_stream import LiveStream
 
+_CHUNK = 1 << 18  # bytes
 router = APIRouter(
     prefix="/v1/streams/{name}", responses=COMMON | responses(409), tags=["operations"]
 )
@@ -34,9 +36,10 @@ async def set_guard(desk: AtDesk, request: Request, name: StreamName) -> Any:
     """A few labelled images that tell when the stream was taught rubbish."""
     upload = await read_upload(request, desk.service.options, labelled=True)
     labels = upload.labels or []
-    return await desk.change(
-        name, lambda live: desk.service.set_guard(live, upload.pictures, labels)
-    )
+    with desk.service.admission.of(upload.size):
+        return await desk.change(
+            name, lambda live: desk.service.set_guard(live, upload.pictures, labels)
+        )
 
 
 @router.delete("/guard", response_model=schemas.StreamInfo)
@@ -71,30 +74,45 @@ async def roll_back(desk: AtDesk, name: StreamName, to: schemas.RollbackTo) -> A
 
 @router.get(
     "/export",
-    response_class=FileResponse,
+    response_class=StreamingResponse,
     responses={200: {"content": {"application/octet-stream": {}}}},
 )
 async def export(desk: AtDesk, name: StreamName) -> Any:
     """The stream as a file for soba.load."""
 
-    def saved(live: LiveStream) -> str:
-        handle, path = tempfile.mkstemp(suffix=".soba")
-        os.close(handle)
-        live.stream.to_classifier().save(path)
-        return path
+    def saved(live: LiveStream) -> BinaryIO:
+        """In a file that has no name by then, so that nothing of it is left, whoever hangs up."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "state.soba"
+            live.stream.to_classifier().save(path)
+            content = tempfile.TemporaryFile()  # noqa: SIM115, whoever sends it closes it
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, content)
+            content.seek(0)
+            return content
 
-    path = await desk.use(name, saved)
-    return FileResponse(
-        path,
+    content = await desk.use(name, saved)
+    length = os.fstat(content.fileno()).st_size
+    return StreamingResponse(
+        _chunks(content),
         media_type="application/octet-stream",
-        filename=f"{name}.soba",
-        background=BackgroundTask(os.unlink, path),
+        headers={
+            "Content-Length": str(length),
+            "Content-Disposition": f'attachment; filename="{name}.soba"',
+        },
     )
+
+
+def _chunks(content: BinaryIO) -> Iterator[bytes]:
+    with content:
+        while chunk := content.read(_CHUNK):
+            yield chunk
 
 
 @router.post("/import", response_model=schemas.StreamInfo, openapi_extra=IMPORT_BODY)
 async def import_state(desk: AtDesk, request: Request, name: StreamName) -> Any:
     """Go on from what a file of soba has learned; what was there goes."""
+    await desk.use(name, lambda live: None)  # nothing is read for a stream that is not there
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.soba"
         async with await anyio.open_file(path, "wb") as file:
