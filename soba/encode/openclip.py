@@ -47,7 +47,7 @@ class UnknownModel(ValueError):
 
 
 class OpenClip(Encoder):
-    """An open_clip model with its tokenizer; :meth:`load` makes one by name.
+    """An open_clip model with its tokenizer; `load` makes one by name.
 
     Parameters
     ----------
@@ -67,7 +67,9 @@ class OpenClip(Encoder):
     batch_size
         Images or texts at a time.
 
-    Where its weights can be had::
+    Notes
+    -----
+    Where its weights can be had:
 
         encoder = OpenClip.load("ViT-B-16", "openai")
         text = encoder.encode_texts(["a photo of a dog."])  # (1, 512)
