@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from soba.adapt._arrays import softmax
+from soba.adapt.base import Adapter
 from soba.answers import Answer
 
 if TYPE_CHECKING:  # it needs Pillow
@@ -33,6 +34,15 @@ def answered(
             picture.name, *candidates[0], candidates, *said, id=picture.content_id
         )
     return [answers[index] for index in sorted(answers)]
+
+
+def learned(adapter: Adapter, features: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """(n, C) logits of images that are learned from; the same one may come twice among them."""
+    if not len(features):
+        return np.asarray(adapter.logits(features))
+    rows, place = first_of_each(ids)
+    logits: np.ndarray = np.asarray(adapter.adapt(features[rows], ids=ids[rows]))[place]
+    return logits
 
 
 def first_of_each(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

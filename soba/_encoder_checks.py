@@ -109,6 +109,7 @@ def check_attributes(case: EncoderCase) -> None:
         f"logit_scale is {scale!r}: it is to be exp of the learned temperature, 100 for CLIP"
     )
     assert isinstance(bias, float) and np.isfinite(bias), f"logit_bias is {bias!r}"
+    assert isinstance(encoder.sigmoid, bool), f"sigmoid is {encoder.sigmoid!r}, not True or False"
 
 
 def check_preprocess(case: EncoderCase) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from soba._answering import answered, first_of_each
+from soba._answering import answered, learned
 from soba._files import load_checked
 from soba.adapt._arrays import Batch
 from soba.adapt.base import Adapter
@@ -44,7 +44,8 @@ class Classifier:
     ----------
     encoder
         "tiny" (ours, for icons), "ViT-B-16/openai" or another model and weights of open_clip
-        (weights that are not on this machine are downloaded), the path of an ONNX model; or what
+        (weights that are not on this machine are downloaded), "hf:openai/clip-vit-base-patch16"
+        or another CLIP or SigLIP of transformers (likewise), the path of an ONNX model; or what
         `soba.load_encoder` gives, with a device and precision of your choice.
     names
         The classes, as a prompt would say them.
@@ -238,14 +239,10 @@ class Classifier:
         return answered(part, logits, scaled_text, self.names, top)
 
     def _logits(self, part: Encoded, learn: bool) -> np.ndarray:
-        if not learn or not len(part.features):
+        if not learn:
             return np.asarray(self.adapter.logits(part.features))
         ids = np.array([picture.content_id for picture in part.read], np.int64)
-        # The same picture may come twice in one batch, under two names.
-        rows, place = first_of_each(ids)
-        logits = np.asarray(self.adapter.adapt(part.features[rows], ids=ids[rows]))
-        placed: np.ndarray = logits[place]
-        return placed
+        return learned(self.adapter, part.features, ids)
 
     def _prompts(self, templates: Templates | None) -> tuple[str, ...]:
         if templates is None:

@@ -41,7 +41,7 @@ class Client(AbstractContextManager["Client"]):
     def __init__(self, url: str, key: str = "", *, timeout: float = 60, retries: int = 8) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, limits=_LIMITS)
-        self._retries = retries
+        self._retries, self.close = retries, self._http.close
 
     def create(self, name: str, classes: Iterable[str], **options: Any) -> RemoteStream:
         """A stream of these classes, old or new; options: `templates`, `method`."""
@@ -80,7 +80,7 @@ class Client(AbstractContextManager["Client"]):
             time.sleep(wait)
 
     def __exit__(self, *error: object) -> None:
-        self._http.close()
+        self.close()
 
 
 def _verb(method: str, verb: str, **options: Any) -> Callable[[RemoteStream], Any]:

@@ -138,5 +138,7 @@ def test_the_documented_example_runs(server, tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (50 * shade, 0, 0)).save(path)
     monkeypatch.chdir(tmp_path)
-    exec(code.replace("http://127.0.0.1:8000", server.url).replace('"cats"', '"example"'), {})
+    said = {}
+    exec(code.replace("http://127.0.0.1:8000", server.url).replace('"cats"', '"example"'), said)
+    said["client"].close()
     assert soba.load(tmp_path / "cats.safetensors").names == ("cat", "dog", "fox")

@@ -230,6 +230,7 @@ BROKEN = [
             "width": float(WIDTH),
             "logit_scale": 0.05,
             "logit_bias": None,
+            "sigmoid": None,
         }.items()
     ),
     *(

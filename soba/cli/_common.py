@@ -52,7 +52,8 @@ JsonPath = Annotated[
 Model = Annotated[
     str,
     typer.Option(
-        help="`tiny` (ours, for icons), an ONNX folder or file, or open_clip's: ViT-B-16/openai."
+        help="`tiny` (ours, for icons), an ONNX folder or file, open_clip's: ViT-B-16/openai, or "
+        "transformers': hf:openai/clip-vit-base-patch16."
     ),
 ]
 Pretrained = Annotated[
@@ -67,8 +68,8 @@ Templates = Annotated[
     ),
 ]
 Batch = Annotated[int, typer.Option(min=1, help="Images per run of the encoder.")]
-Device = Annotated[str, typer.Option(help="Of open_clip models: auto, cpu, cuda, mps.")]
-Precision = Annotated[str, typer.Option(help="Of open_clip models: fp32, autocast, fp16, bf16.")]
+Device = Annotated[str, typer.Option(help="Of models in torch: auto, cpu, cuda, mps.")]
+Precision = Annotated[str, typer.Option(help="Of models in torch: fp32, autocast, fp16, bf16.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of the encoder.")]
 
 out = Console()

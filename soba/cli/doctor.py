@@ -24,6 +24,8 @@ _PARTS = {
     "cli": ("typer", "rich", "pillow", "onnxruntime"),
     "demo": ("qtawesome", "matplotlib"),
     "torch": ("torch", "open_clip_torch"),
+    "hf": ("transformers", "sentencepiece"),
+    "bridges": ("supervision", "cleanlab", "datasets"),
     "sources": ("pyarrow", "fsspec"),
     "serve": ("psycopg",),
 }

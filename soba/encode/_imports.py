@@ -6,20 +6,34 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def no_open_clip(error: Exception) -> ImportError:
-    """The error to raise in place of `error`: it says what to install.
+    """The error to raise in place of `error`: it says what to install."""
+    return _no_torch(error, "open_clip", "torch", "needs torch and open_clip")
 
-    A torchvision that was built for another torch fails with "operator torchvision::nms does not
-    exist". Wheels from PyPI and from pytorch.org, CPU and CUDA, do not mix.
+
+def no_transformers(error: Exception) -> ImportError:
+    """The same for models of transformers, which looks for torchvision and uses what it finds."""
+    problem = _no_torch(error, "transformers", "hf", "needs torch and transformers")
+    if "do not fit" in str(problem):
+        return ImportError(f"{problem}; or remove torchvision, which soba does not need")
+    return problem
+
+
+def _no_torch(error: Exception, package: str, extra: str, needs: str) -> ImportError:
+    """What to install, or what to do about a torchvision that does not fit.
+
+    One that was built for another torch fails with "operator torchvision::nms does not exist".
+    Wheels from PyPI and from pytorch.org, CPU and CUDA, do not mix.
     """
-    if "torchvision::nms" in str(error):
+    reasons = [str(reason) for reason in (error, error.__cause__) if reason is not None]
+    if any("torchvision::nms" in reason for reason in reasons):
         return ImportError(
             f"torch {_version('torch')} and torchvision {_version('torchvision')} do not fit "
-            "together, so open_clip does not run; install both from one place: pip install "
+            f"together, so {package} does not run; install both from one place: pip install "
             "--force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cpu "
             "(or /whl/cu126 and the like for a GPU)"
         )
-    reason = " ".join(str(error).split())[:200]
-    return ImportError(f"needs torch and open_clip: pip install 'soba-tta[torch]' ({reason})")
+    reason = " ".join(reasons[0].split())[:200]
+    return ImportError(f"{needs}: pip install 'soba-tta[{extra}]' ({reason})")
 
 
 def no_package(package: str, error: Exception, extra: str = "sources") -> ImportError:

@@ -14,17 +14,9 @@ from typing import Any
 
 import torch
 
+from soba.encode._torch_encoder import autocast
+
 _PARTS = ("transformer", "token_embedding", "positional_embedding", "ln_final", "text_projection")
-
-
-def autocast(precision: str, device: str) -> contextlib.AbstractContextManager[Any]:
-    """The context that a model of this precision is to be run in."""
-    if precision != "autocast":
-        return contextlib.nullcontext()
-    kind = torch.device(device).type
-    half = torch.bfloat16 if kind == "cpu" else torch.float16
-    context: contextlib.AbstractContextManager[Any] = torch.autocast(kind, half)
-    return context
 
 
 class TextTower:

@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from soba.encode._imports import no_package
+
 if TYPE_CHECKING:
+    from soba.encode._hf_text_tower import HfTextTower
     from soba.encode._text_tower import TextTower
     from soba.encode.preprocess import Preprocess
 
 TINY = "tiny"
+HF = "hf:"  # a name on the Hugging Face hub, or a folder of transformers
 
 Tokenizer = Callable[[Sequence[str]], Any]  # texts -> (m, context_length) token ids
 
@@ -41,6 +45,9 @@ class Encoder(ABC):
         exp of CLIP's learned temperature; 100 for OpenAI's models.
     logit_bias
         What SigLIP adds to its logits; zero for CLIP. No softmax over classes depends on it.
+    sigmoid
+        Whether it was trained to score each pair of image and text by itself, as SigLIP was: the
+        sigmoid of a logit is then a score. Adapters weigh classes against each other all the same.
     fingerprint
         Of weights and preprocessing: features with different ones do not mix.
     device, precision
@@ -62,10 +69,11 @@ class Encoder(ABC):
     width: int
     logit_scale: float
     logit_bias: float = 0.0
+    sigmoid: bool = False
     fingerprint: str
     device: str = "cpu"
     precision: str = "fp32"
-    text_tower: TextTower | None = None
+    text_tower: TextTower | HfTextTower | None = None
     opened_as: dict[str, str] | None = None
 
     @abstractmethod
@@ -119,12 +127,13 @@ def load_encoder(
     ----------
     model
         "tiny", soba's own, which knows icons only; "ViT-B-16/openai" or any other model of
-        open_clip with one of its tags or a file of weights; a folder with an ONNX model; a
+        open_clip with one of its tags or a file of weights; "hf:openai/clip-vit-base-patch16" or
+        "hf:FOLDER", a CLIP, SigLIP or SigLIP 2 of transformers; a folder with an ONNX model; a
         "file.onnx" with an image tower.
     pretrained
         Tag or file, for a model of open_clip whose name says neither.
     device, precision
-        Of open_clip's models. "auto" is the first of cuda, mps and cpu that is there.
+        Of models that run in torch. "auto" is the first of cuda, mps and cpu that is there.
     threads
         All cores by default.
     gradients
@@ -144,7 +153,7 @@ def load_encoder(
     if gradients and encoder.text_tower is None:
         raise ValueError(
             f"{model}: no gradients pass through its text tower; name a model of open_clip whose "
-            "text tower is open_clip's own"
+            "text tower is open_clip's own, or a CLIP of transformers"
         )
     if not (gradients and model == TINY):  # by its name it would come back without gradients
         encoder.opened_as = {"name": full_name(model, pretrained), "precision": precision}
@@ -179,6 +188,9 @@ def full_name(name: str, pretrained: str | None = None) -> str:
     """
     if is_local(name):
         return os.path.abspath(name)
+    folder = Path(name.removeprefix(HF)).expanduser()
+    if name.startswith(HF) and folder.is_dir():
+        return f"{HF}{os.path.abspath(folder)}"
     model, weights = split_name(name, pretrained)
     if weights is None:
         return model
@@ -239,9 +251,21 @@ def _onnx(asked: _Asked) -> Encoder:
 
 
 def _transformers(asked: _Asked) -> Encoder:
-    raise ValueError(
-        f"{asked.name}: names that begin with hf: are kept for models of transformers, which will "
-        "come with the extra `hf`; this version opens MODEL/PRETRAINED of open_clip"
+    _refuse_weights(asked)
+    name = asked.name.removeprefix(HF)
+    try:
+        from soba.encode._hf_folder import check_name
+    except ImportError as error:
+        raise no_package("Pillow", error, "hf") from error
+
+    check_name(name)  # what is wrong with it is said before torch is asked for
+    from soba.encode.transformers import TransformersEncoder
+
+    return TransformersEncoder.load(
+        name,
+        device=asked.device,
+        precision=asked.precision,
+        threads=asked.threads,
     )
 
 
@@ -264,7 +288,7 @@ def _open_clip(asked: _Asked) -> Encoder:
             threads=asked.threads,
         )
     except UnknownModel as error:
-        forms = ", ".join(f"{kind.form} [{kind.needs}]" for kind in _KINDS if kind.needs != "hf")
+        forms = ", ".join(f"{kind.form} [{kind.needs}]" for kind in _KINDS)
         raise ValueError(
             f"no encoder {asked.name!r}: no such file or folder, and {error} Encoders and the "
             f"extras they need: {forms}"
@@ -283,7 +307,7 @@ def _kind_of(name: str) -> _Kind:
 _OPEN_CLIP = _Kind("MODEL/PRETRAINED", "torch", lambda name: True, _open_clip)
 _KINDS = (  # the first that answers to a name opens it
     _Kind(TINY, "cli", lambda name: name == TINY, _tiny),
-    _Kind("hf:ORGANISATION/MODEL", "hf", lambda name: name.startswith("hf:"), _transformers),
+    _Kind("hf:ORGANISATION/MODEL", "hf", lambda name: name.startswith(HF), _transformers),
     _Kind("FILE.onnx", "cli", lambda name: Path(name).suffix == ".onnx", _onnx),
     _Kind("FOLDER", "cli", lambda name: Path(name).is_dir(), _onnx),
     _OPEN_CLIP,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 
 from soba.encode._imports import no_open_clip
-from soba.encode.encoder import Encoder, check_pixels, check_texts
+from soba.encode.encoder import check_pixels, check_texts
 from soba.encode.preprocess import Preprocess
 from soba.encode.tokens import ByteTokenizer
 
@@ -32,12 +31,12 @@ try:
     import open_clip
     import torch
 
-    from soba.encode._text_tower import TextTower, autocast
+    from soba.encode._text_tower import TextTower
+    from soba.encode._torch_encoder import TorchEncoder, check_precision, find_device
 except (ImportError, RuntimeError) as error:  # a torchvision of another torch: RuntimeError
     raise no_open_clip(error) from error
 
 _SEE = "see open_clip.list_models()"
-PRECISIONS = ("fp32", "autocast", "fp16", "bf16")
 
 Tokenizer = Callable[[list[str]], Any]  # m texts -> (m, context length) integer tokens
 
@@ -46,7 +45,7 @@ class UnknownModel(ValueError):
     """A name that open_clip has no model of."""
 
 
-class OpenClip(Encoder):
+class OpenClip(TorchEncoder):
     """An open_clip model with its tokenizer; `load` makes one by name.
 
     Parameters
@@ -85,19 +84,9 @@ class OpenClip(Encoder):
         precision: str = "fp32",
         batch_size: int = 64,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        self.model = model.eval().requires_grad_(False)
+        super().__init__(model, name, precision, batch_size)
         self.tokenizer = tokenizer
         self.preprocess = _preprocess_of(model) if preprocess is None else preprocess
-        self.name = name
-        self.precision = precision
-        self.batch_size = batch_size
-        self.logit_scale = float(model.logit_scale.exp())
-        bias = getattr(model, "logit_bias", None)
-        self.logit_bias = 0.0 if bias is None else float(bias)
         with contextlib.suppress(ValueError):  # towers of other makes, which stay None
             self.text_tower = TextTower(model, precision)
 
@@ -132,13 +121,12 @@ class OpenClip(Encoder):
         threads
             For torch, in the whole process.
         """
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+        check_precision(precision)
         if threads is not None:
             torch.set_num_threads(threads)
         built = _build(model, pretrained, "fp32" if precision == "autocast" else precision)
         return cls(
-            built.to(_device(device)),
+            built.to(find_device(device)),
             open_clip.get_tokenizer(model) if tokenizer is None else tokenizer,
             name=model if pretrained is None else f"{model}/{Path(pretrained).name}",
             precision=precision,
@@ -163,17 +151,7 @@ class OpenClip(Encoder):
             config["preprocess_cfg"], settings["vision_cfg"]["image_size"]
         )
         tokenizer = ByteTokenizer(settings["text_cfg"]["context_length"])
-        return cls(model.to(_device(device)), tokenizer, preprocess, name="tiny")
-
-    @property
-    def device(self) -> str:  # type: ignore[override]
-        """Where the model's weights lie."""
-        return str(self.model.logit_scale.device)
-
-    @cached_property
-    def width(self) -> int:  # type: ignore[override]
-        """Of the joint feature space."""
-        return int(self.encode_texts(["width"]).shape[1])
+        return cls(model.to(find_device(device)), tokenizer, preprocess, name="tiny")
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
@@ -183,21 +161,14 @@ class OpenClip(Encoder):
             "precision": self.precision,
             "preprocess": self.preprocess.as_dict(),
         }
-        digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode())
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy())
-        return digest.hexdigest()
+        return self._digest(what)
 
     def encode_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """(n, 3, size, size) float32, preprocessed -> (n, width) float32 unit rows."""
         check_pixels(pixels, self.preprocess.size)
-        dtype = self._half or torch.float32
 
         def encode(rows: slice) -> Any:
-            batch = torch.from_numpy(np.ascontiguousarray(pixels[rows], np.float32))
-            return self.model.encode_image(batch.to(self.device, dtype))
+            return self.model.encode_image(self._batch(pixels[rows]))
 
         return self._in_batches(len(pixels), encode)
 
@@ -217,20 +188,6 @@ class OpenClip(Encoder):
     def tokens(self, texts: Sequence[str]) -> Any:
         """(m, context length) int64 tokens, where the model lies."""
         return torch.as_tensor(self.tokenizer(list(texts))).to(self.device, torch.int64)
-
-    @property
-    def _half(self) -> Any:
-        return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision)
-
-    def _in_batches(self, n: int, encode: Callable[[slice], Any]) -> np.ndarray:
-        if n == 0:
-            return np.empty((0, self.width), np.float32)
-        parts = []
-        with torch.inference_mode(), autocast(self.precision, self.device):
-            for start in range(0, n, self.batch_size):
-                rows = encode(slice(start, start + self.batch_size)).float()
-                parts.append(torch.nn.functional.normalize(rows, dim=-1).cpu().numpy())
-        return np.concatenate(parts)
 
 
 def _build(name: str, pretrained: str | os.PathLike[str] | None, precision: str) -> Any:
@@ -307,14 +264,3 @@ def _preprocess_of(model: Any) -> Preprocess:
     if not settings:
         raise ValueError("the model does not say how it wants its images: give preprocess=")
     return Preprocess.from_config(settings)
-
-
-def _device(name: str) -> Any:
-    if name != "auto":
-        try:
-            return torch.zeros(0, device=name).device
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise ValueError(f"device {name!r} is not to be had: {error}") from error
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

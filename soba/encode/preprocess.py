@@ -29,6 +29,7 @@ RESAMPLING = {
 }
 
 RESIZES = ("shortest", "squash")
+CROPS = ("rounded", "floored")
 
 # Greyscale modes that hold more than eight bits; "I" and "F" do not say how many.
 _SIXTEEN_BITS = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
@@ -55,6 +56,11 @@ class Preprocess:
     resize
         "shortest": the short side to `size`, then the centre is cut out, as CLIP does. "squash":
         both sides to `size`, nothing is cut off, as SigLIP and PE do.
+    resized
+        What is resized to in place of `size`, for models that cut more off.
+    crop
+        Where the centre lies if half a pixel is left over: "rounded" as torchvision has it, or
+        "floored" as transformers has it.
 
     Examples
     --------
@@ -68,6 +74,8 @@ class Preprocess:
     std: tuple[float, float, float] = OPENAI_STD
     interpolation: str = "bicubic"
     resize: str = "shortest"
+    resized: int | None = None
+    crop: str = "rounded"
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -80,6 +88,12 @@ class Preprocess:
         if self.resize not in RESIZES:
             known = " or ".join(RESIZES)
             raise ValueError(f"the resize mode must be {known}, not {self.resize!r}")
+        if self.resized is not None and self.resized < self.size:
+            raise ValueError(
+                f"resized to {self.resized}, an image has no {self.size} pixels to cut out"
+            )
+        if self.crop not in CROPS:
+            raise ValueError(f"crop must be {' or '.join(CROPS)}, not {self.crop!r}")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], size: int | None = None) -> Self:
@@ -111,17 +125,23 @@ class Preprocess:
         image, resampling = to_rgb(image), RESAMPLING[self.interpolation]
         width, height = image.size
         short, long = min(image.size), max(image.size)
+        side = self.size if self.resized is None else self.resized
         if self.resize == "squash" and short > 0:
-            return image.resize((self.size, self.size), resampling)
+            return self._centre(image.resize((side, side), resampling))
         if short == 0 or long > _LONGEST_TO_SHORTEST * short:
             raise ValueError(
                 f"an image of {width} x {height} pixels cannot be cropped to a square: "
                 f"its sides may differ {_LONGEST_TO_SHORTEST} times at most"
             )
         # Rounded down, and the product before the quotient, as torchvision does.
-        width, height = (self.size * side // short for side in image.size)
-        image = image.resize((width, height), resampling)
-        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        width, height = (side * length // short for length in image.size)
+        return self._centre(image.resize((width, height), resampling))
+
+    def _centre(self, image: Image.Image) -> Image.Image:
+        rest = [length - self.size for length in image.size]
+        if not any(rest):
+            return image
+        left, top = (each // 2 if self.crop == "floored" else round(each / 2) for each in rest)
         return image.crop((left, top, left + self.size, top + self.size))
 
     def normalise(self, square: Image.Image) -> np.ndarray:
@@ -153,8 +173,9 @@ class Preprocess:
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
         }
-        if self.resize == "shortest":
-            del values["resize"]
+        for name, usual in (("resize", "shortest"), ("resized", None), ("crop", "rounded")):
+            if values[name] == usual:
+                del values[name]
         # Fingerprints were made of these values when there was a choice of when to convert and
         # squashing was the only resize with a name: files from then are to be known again.
         return values | {"convert": "first"}

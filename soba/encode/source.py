@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from soba.encode.encoder import TINY, full_name, is_local, load_encoder
+from soba.encode.encoder import HF, TINY, full_name, is_local, load_encoder
 
 if TYPE_CHECKING:  # it needs Pillow, which a name does without
     from soba.encode.encoder import Encoder
@@ -85,7 +85,8 @@ def reopen(opened_as: dict[str, str]) -> Encoder:
     name = opened_as["name"]
     if name == TINY or is_local(name):
         return load_encoder(name)
-    if os.path.isabs(name):
+    folder = name.removeprefix(HF)
+    if os.path.isabs(folder) and not (folder != name and os.path.isdir(folder)):
         raise FileNotFoundError(f"{name}: the model is not there any more; give encoder=")
     try:
         with _offline():

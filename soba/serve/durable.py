@@ -304,13 +304,7 @@ class DurableStream:
                 )
             return
         if header is None:
-            adapter = checked_adapter(classifier.adapter).copy()
-            state = StreamState.begun(adapter, classifier._note(), remember)
-            state.version = version = self._store.first_version(self.name)
-            encoder, blob = state.encoder["encoder"], state.to_bytes()
-            self._store.create(
-                self.name, encoder=encoder, blob=blob, version=version, **state.header()
-            )
+            create_stream(self._store, self.name, classifier, remember)
             header = self._store.header(self.name)  # somebody else may have been faster
         assert header is not None
         self._check_encoder(classifier, header.encoder)
@@ -382,6 +376,17 @@ class DurableStream:
             view = self._replica.sync()
             logits = np.asarray(view.predictor.logits(part.features))
         return answered(part, logits, view.scaled_text, view.names, min(top, len(view.names)))
+
+
+def create_stream(
+    store: Store, name: str, classifier: Classifier, remember: int = REMEMBERED
+) -> bool:
+    """Make a stream that goes on from a classifier, unless there is one: whether it was made."""
+    adapter = checked_adapter(classifier.adapter).copy()  # ids too many to remember are forgotten
+    state = StreamState.begun(adapter, classifier._note(), remember)
+    state.version = version = store.first_version(name)
+    encoder, blob = state.encoder["encoder"], state.to_bytes()
+    return store.create(name, encoder=encoder, blob=blob, version=version, **state.header())
 
 
 def _prompts(templates: Templates) -> tuple[str, ...]:

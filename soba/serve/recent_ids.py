@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from soba.adapt._ids import packed, unpacked
 from soba.serve.digests import DIGEST
 
 KNOWN = np.dtype([("id", "<i8"), ("digest", DIGEST)])
@@ -131,10 +130,10 @@ NO_PAST = PastIds(NONE, np.empty(0, np.int64))
 def stored(name: str, records: np.ndarray) -> dict[str, np.ndarray]:
     """Records as arrays for a file; where ids are hashes of the content there are no digests."""
     digests = records["digest"] if records["digest"].any() else records["digest"][:0]
-    return {f"{name}.ids": packed(records["id"].copy()), f"{name}.digests": digests.copy()}
+    return {f"{name}.ids": records["id"].copy(), f"{name}.digests": digests.copy()}
 
 
 def restored(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The records of `stored`."""
-    ids, digests = unpacked(arrays[f"{name}.ids"]), arrays[f"{name}.digests"]
-    return known(ids, digests if len(digests) else 0)
+    digests = arrays[f"{name}.digests"]
+    return known(arrays[f"{name}.ids"], digests if len(digests) else 0)

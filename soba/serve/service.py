@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,8 @@ from soba.encode.prompts import templates as read_templates
 from soba.serve.admission import Admission
 from soba.serve.batcher import Batcher
 from soba.serve.databases import Database
-from soba.serve.durable import DurableStream
+from soba.serve.durable import DurableStream, create_stream
+from soba.serve.label_sets import LabelSets
 from soba.serve.ledger import Ledger
 from soba.serve.live_stream import Conflict, LiveStream
 from soba.serve.names import ids_of_features
@@ -65,6 +67,7 @@ class Service:
         self.ledger = Ledger(database)
         self.pool = StreamPool(self._open, options.max_loaded)
         self.admission = Admission(options.max_waiting)
+        self.label_sets = LabelSets(encoder)
         self.batcher = Batcher(_Timed(encoder, observer), options.batch)
         self.warm = False  # whether an image was encoded
         self._stopping = threading.Event()
@@ -109,9 +112,12 @@ class Service:
             method=method,
             templates=self._prompts(templates, len(classes)),
         )
-        DurableStream(self.database, name, classifier).close()
-        self.ledger.own(name, owner)
-        return True
+        made = create_stream(self.ledger, name, _with_a_key(classifier))
+        if made:
+            self.ledger.own(name, owner)
+        else:  # somebody else was faster
+            self._check_same(name, classes)
+        return made
 
     def change_classes(
         self, live: LiveStream, classes: Iterable[str], templates: str | Sequence[str] | None
@@ -294,6 +300,17 @@ class Service:
         thread.start()
         thread.join(2.0)
         return bool(answer and answer[0])
+
+
+def _with_a_key(classifier: Classifier) -> Classifier:
+    """The same, before it has learned anything, with a uniform sample whose key nobody knows:
+    strangers may choose ids, and shall not choose what is drawn."""
+    adapter = classifier.adapter
+    if "sample_key" not in adapter.params:
+        return classifier
+    settings = adapter.params | {"sample_key": secrets.randbits(62)}
+    keyed = type(adapter)(adapter._given_text, **settings)
+    return Classifier._of(classifier._source, keyed, classifier.names, classifier.templates)
 
 
 class _Timed:

@@ -173,7 +173,7 @@ def test_folders_come_before_models_of_open_clip(tmp_path, monkeypatch):
         ("/no/such/folder", r"'/no/such/folder': no such file or folder"),
         ("./mine", r"'\./mine': no such file or folder"),
         ("models/mine", r"'models/mine': no such file or folder.*FILE\.onnx \[cli\], FOLDER"),
-        ("hf:openai/clip-vit-base-patch16", "come with the extra `hf`"),
+        ("hf:./mine", r"no encoder .hf:\./mine.: no such folder"),
         ("no/such.onnx", r"such\.onnx: no such file"),
     ],
 )

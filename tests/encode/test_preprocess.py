@@ -208,6 +208,8 @@ def test_as_dict_is_plain_and_tells_all_settings_apart():
         Preprocess(std=(0.5, 0.4, 0.3)),
         Preprocess(interpolation="bilinear"),
         Preprocess(resize="squash"),
+        Preprocess(resized=256),
+        Preprocess(crop="floored"),
     ]
     texts = {json.dumps(preprocess.as_dict(), sort_keys=True) for preprocess in different}
     assert len(texts) == len(different)
@@ -248,6 +250,8 @@ def test_settings_in_open_clips_words():
         ({"mean": (0.5,)}, "mean"),
         ({"interpolation": "cubic"}, "bicubic"),
         ({"resize": "longest"}, "shortest or squash"),
+        ({"resized": 200}, "resized to 200, an image has no 224 pixels"),
+        ({"crop": "ceiled"}, "rounded or floored"),
     ],
 )
 def test_wrong_settings(wrong, message):

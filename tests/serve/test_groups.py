@@ -78,15 +78,16 @@ def test_twenty_thousand_looks():
     stream, looks, done = opened(Disk(), refresh=7), [], threading.Event()
 
     def look():
-        while len(looks) < 20_000:
+        while len(looks) < 20_000 or len(states) <= 100:  # a busy machine may learn slowly
             view = stream.view()
             looks.append((view.version, view.predictor.logits(FEATURES[0]).tobytes()))
         done.set()
 
-    watcher, expected = threading.Thread(target=look), {}
+    watcher, expected, states = threading.Thread(target=look), {}, set()
 
     def note():
         expected[stream.version] = stream.view().predictor.logits(FEATURES[0]).tobytes()
+        states.add(expected[stream.version])
 
     note()
     watcher.start()
@@ -98,5 +99,4 @@ def test_twenty_thousand_looks():
         note()
     watcher.join()
     assert len({version for version, _ in looks}) > 100
-    assert len(set(expected.values())) > 100
     assert all(expected[version] == logits for version, logits in looks)

@@ -298,6 +298,30 @@ def test_operations(ask, stream, server):
     assert ask.get("/openapi.json").json()["paths"].keys() >= {"/v1/streams/{name}/classify"}
 
 
+def test_the_client_of_hugging_face_asks_by_changing_one_url(ask, stream, server):
+    from huggingface_hub import InferenceClient
+
+    images, _ = pictures(20)
+    url = f"{server.url}/v1/hf/zero-shot-image-classification"
+    asked = {"candidate_labels": NAMES[::-1], "hypothesis_template": "an icon of a {}."}
+    told = InferenceClient(model=url).zero_shot_image_classification(images[0], **asked)
+    clf = soba.Classifier("tiny", NAMES, templates="an icon of a {}.", method="zero-shot")
+    [answer] = clf.classify(Image.open(io.BytesIO(images[0])), learn=False, top=4)
+    assert [each.label for each in told] == [label for label, _ in answer.top]
+    assert [each.score for each in told] == pytest.approx([c for _, c in answer.top], abs=1e-4)
+    assert ask.get(stream).json()["n_seen"] == 0  # nothing is stored
+    learning = InferenceClient(model=f"{url}?stream={stream.rpartition('/')[2]}")
+    for image in images:
+        told = learning.zero_shot_image_classification(image, **asked)
+        assert {each.label for each in told} == set(NAMES)
+    assert ask.get(stream).json()["n_seen"] == 20
+    task = {"inputs": base64.b64encode(images[0]).decode()}
+    other = task | {"parameters": {"candidate_labels": ["bus", "cat"]}}
+    problem(ask.post(f"{url}?stream={stream.rpartition('/')[2]}", json=other), 409)
+    problem(ask.post(url, json=task), 422)
+    problem(ask.post(url, json=other | {"inputs": "rubbish!"}), 422)
+
+
 # Strangers --------------------------------------------------------------------------------------
 
 

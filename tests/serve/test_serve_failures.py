@@ -37,7 +37,7 @@ def client():
 
     yield of
     for each in clients:
-        each.__exit__()
+        each.close()
 
 
 def test_the_database_goes_and_comes_back(postgres, farm, client, tmp_path):
@@ -186,7 +186,7 @@ def test_classes_change_while_others_ask(url, farm, tmp_path, replicas):
         assert changing.set_classes(CLASSES)["n_seen"] == 40
     finally:
         for client in clients:
-            client.__exit__()
+            client.close()
         for server in servers:
             with server:
                 pass

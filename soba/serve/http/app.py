@@ -20,7 +20,7 @@ from soba.serve.http.examples import example_icons, example_png
 from soba.serve.http.gate import Gate
 from soba.serve.http.keys import Keys
 from soba.serve.http.metrics import Metrics
-from soba.serve.http.routes import answers, operations, streams
+from soba.serve.http.routes import answers, hugging_face, operations, streams
 from soba.serve.service import Service
 
 _PAGE = Path(__file__).parent.parent / "page"
@@ -58,7 +58,7 @@ def create_app(service: Service, metrics: Metrics, readiness: Readiness) -> Fast
     app.state.desk = Desk(service, metrics, anyio.CapacityLimiter(_THREADS))
     metrics.watch(service)
     problems.install(app, service.database.name)
-    for routes in (streams, answers, operations):
+    for routes in (streams, answers, operations, hugging_face):
         app.include_router(routes.router)
     _server_routes(app, service)
     _operator_routes(app, service, metrics, readiness)

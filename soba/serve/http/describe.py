@@ -87,25 +87,28 @@ def describe_guard(score: dict[str, Any] | None) -> GuardScore | None:
     )
 
 
+def describe_broken(id_: str, image: str, why: str) -> Answered:
+    """The answer to an image that could not be read."""
+    return Answered(
+        id=id_,
+        sample=None,
+        image=image,
+        label=None,
+        probability=None,
+        top=[],
+        zero_shot=None,
+        changed=False,
+        unsure=False,
+        error=why,
+    )
+
+
 def describe_reply(stream: str, reply: Reply, ids: list[str], min_confidence: float) -> Classified:
     """The answers to one request; `ids` are what they are called, one an image."""
     answers = []
     for place, (id_, answer) in enumerate(zip(ids, reply.answers, strict=True)):
         if answer.error:
-            answers.append(
-                Answered(
-                    id=id_,
-                    sample=None,
-                    image=answer.image,
-                    label=None,
-                    probability=None,
-                    top=[],
-                    zero_shot=None,
-                    changed=False,
-                    unsure=False,
-                    error=answer.error,
-                )
-            )
+            answers.append(describe_broken(id_, answer.image, answer.error))
             continue
         top = [Candidate(label=label, probability=chance) for label, chance in answer.top]
         plain = Candidate(label=answer.zero_shot, probability=answer.zero_shot_probability)

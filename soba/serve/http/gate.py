@@ -24,6 +24,8 @@ from soba.serve.options import Options
 
 _log = logging.getLogger("soba.serve.access")
 _PROBES = ("/livez", "/readyz")  # asked by schedulers, under whatever name they know
+# Others are counted together: a stranger could name any number of them.
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; "
     "object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'",
@@ -143,15 +145,18 @@ class Gate:
 
     def _say(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
-        self._metrics.request(scope["method"], route, status, seconds)
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._metrics.request(method, route, status, seconds)
+        # As it was sent: what is decoded may hold ends of lines, and so lines of its own.
+        path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")
         _log.info(
             "%s %s %d",
             scope["method"],
-            scope["path"],
+            path,
             status,
             extra={
                 "method": scope["method"],
-                "path": scope["path"],
+                "path": path,
                 "status": status,
                 "seconds": round(seconds, 6),
                 "owner": scope.get("state", {}).get("owner"),

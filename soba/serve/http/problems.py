@@ -10,10 +10,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from soba.serve.admission import Busy
 from soba.serve.guard import GuardFailed
-from soba.serve.http.schemas import Problem
+from soba.serve.http.schemas import Answered, Problem
 from soba.serve.live_stream import Conflict
 from soba.serve.service import LimitExceeded
 from soba.serve.store import Damaged, NoStream, StoreError
@@ -35,11 +36,21 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+class AllBroken(ValueError):
+    """No image of a request could be read; `answers` say of each why."""
+
+    def __init__(self, detail: str, answers: list[Answered]) -> None:
+        super().__init__(detail)
+        self.answers = answers
+
+
+def problem(
+    status: int, detail: str, headers: dict[str, str] | None = None, **more: Any
+) -> JSONResponse:
     """A response that says what is wrong."""
     content = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
     return JSONResponse(
-        content.model_dump(),
+        content.model_dump() | more,
         status,
         headers=headers,
         media_type="application/problem+json",
@@ -69,7 +80,10 @@ def of_error(error: Exception, database: str) -> JSONResponse:
         return problem(503, "the database did not answer: nothing was acknowledged", _RETRY)
     detail = str(error).replace(f"{database}: ", "")
     detail = " ".join(detail.encode("utf-8", "replace").decode().split())
-    return problem(status, detail, _RETRY if status == 429 else None)
+    more: dict[str, Any] = {}
+    if isinstance(error, AllBroken):
+        more["answers"] = [answer.model_dump() for answer in error.answers]
+    return problem(status, detail, _RETRY if status == 429 else None, **more)
 
 
 def install(app: FastAPI, database: str) -> None:
@@ -80,7 +94,10 @@ def install(app: FastAPI, database: str) -> None:
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # the first route of a path knows its own method only
+            headers["Allow"] = ", ".join(sorted(_methods(app, request)))
+        return problem(error.status_code, str(error.detail), headers)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -92,3 +109,9 @@ def install(app: FastAPI, database: str) -> None:
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(Exception, raised)
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """The methods of all routes that have a request's path."""
+    routes = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in routes for method in getattr(route, "methods", None) or ()}

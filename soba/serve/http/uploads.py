@@ -83,6 +83,11 @@ async def read_upload(
     return upload
 
 
+def picture_of(name: str, data: str, options: Options) -> BytesPicture:
+    """The image of base64, or of a data URI of such."""
+    return _BoundedPicture(name, _decoded(data), options.max_pixels)
+
+
 def _check(upload: Upload, options: Options) -> None:
     if not upload.size:
         raise ValueError("the request holds no image")
@@ -144,8 +149,7 @@ def _of_json(body: bytes, options: Options, labelled: bool) -> Upload:
         if not all(isinstance(value, str) for value in image.values()):
             raise ValueError("data, id and label of an image are texts")
     pictures = [
-        _BoundedPicture(f"image {number}", _decoded(image["data"]), options.max_pixels)
-        for number, image in enumerate(images)
+        picture_of(f"image {number}", image["data"], options) for number, image in enumerate(images)
     ]
     if labelled:
         labels = [image["label"] for image in images if "label" in image]

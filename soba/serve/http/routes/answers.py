@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from soba.serve.http import schemas
 from soba.serve.http.bodies import CLASSIFY_BODY
-from soba.serve.http.describe import describe_feedback, describe_reply, sample_name
+from soba.serve.http.describe import describe_broken, describe_feedback, describe_reply, sample_name
 from soba.serve.http.desk import COMMON, AtDesk, Desk, StreamName
-from soba.serve.http.problems import responses
+from soba.serve.http.problems import AllBroken, responses
 from soba.serve.http.uploads import Upload, read_upload
 from soba.serve.live_stream import Conflict, LiveStream, Reply
 
@@ -57,8 +57,12 @@ def _answered(
     else:
         part = desk.service.features(upload.features)
     if not len(part.indices):
-        reasons = [f"{part.images[place].name}: {why}" for place, why in part.broken.items()]
-        raise ValueError("; ".join(reasons[:10]))
+        names = upload.ids or [sample_name(0)] * len(part.images)
+        broken = [
+            describe_broken(name, image.name, part.broken[place])
+            for place, (name, image) in enumerate(zip(names, part.images, strict=True))
+        ]
+        raise AllBroken(f"{broken[0].image}: {broken[0].error}", broken)
     reply = live.answer(part, upload.ids, learn=learn, top=top)
     ids = upload.ids or [sample_name(max(0, image.content_id)) for image in part.images]
     live.remember(ids, reply.answers)
