@@ -1,4 +1,4 @@
-"""The worked examples of docs/contributing.md do what the page says, each in a process of its own."""
+"""The worked examples of docs/contributing.md do what it says, each in a process of its own."""
 
 import os
 import re

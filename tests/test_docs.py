@@ -31,7 +31,7 @@ def test_the_documented_capacities(whurs19):
         assert table[point.setting][COLUMN[whurs19.stem]] == pytest.approx(point.mean, abs=0.1)
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def tables(text):

@@ -16,7 +16,15 @@ from conftest import ROOT
 
 # What a browser fetches by itself; <a href> waits for a click, and so does <link rel="canonical">.
 FETCHED = {"src", "srcset", "data", "poster", "action"}
-LINKED = {"stylesheet", "icon", "preload", "modulepreload", "preconnect", "dns-prefetch", "manifest"}
+LINKED = {
+    "stylesheet",
+    "icon",
+    "preload",
+    "modulepreload",
+    "preconnect",
+    "dns-prefetch",
+    "manifest",
+}
 
 
 class Page(HTMLParser):
