@@ -58,11 +58,11 @@ def site(tmp_path_factory):
     built = subprocess.run(
         [program, "build", "--strict"],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    said = built.stdout + built.stderr
+    said = re.sub(r"\x1b\[[0-9;]*m", "", built.stdout + built.stderr)
     assert built.returncode == 0, said
     assert "No issues found" in said and "griffe" not in said and "WARNING" not in said, said
     return folder / "out" / "site"
