@@ -96,8 +96,14 @@ def test_every_soba_command_on_a_page_knows_its_options():
 
 
 def test_the_counts_are_shown():
-    """The last test of this file: what ran, and what stands on the pages and does not."""
+    """What ran by now, and what stands on the pages and does not run."""
     counts["indented: shell, or drawn, not run"] = sum(len(indented(p)) for p in PAGES.values())
     for what, number in sorted(counts.items()):
         print(f"{number:4} {what}")
     assert set(NOT_RUN) <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_fenced_block_says_its_language(name):
+    fences = sum(line.strip().startswith("```") for line in PAGES[name].read_text().splitlines())
+    assert fences == 2 * len(languages(PAGES[name]))

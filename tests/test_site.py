@@ -101,6 +101,9 @@ def test_nothing_comes_from_other_hosts(pages, site):
     for name, page in pages.items():
         outside = {place for place in page.fetched if re.match(r"(https?:)?//", place)}
         assert not outside, f"{name} fetches {outside}"
+        # The theme's script would fetch what draws these from another host.
+        html = (site / name).read_text(encoding="utf-8")
+        assert not re.search(r'class="(mermaid|glightbox|pyodide)', html), name
     for path in site.rglob("*.css"):
         text = path.read_text(encoding="utf-8")
         assert not re.findall(r"""(?:url\(|@import)\s*["']?(?:https?:)?//[^)"']*""", text), path
