@@ -27,7 +27,7 @@ import numpy as np
 from rivals import feature_set
 
 import soba
-from soba.adapt import _evidence, _weighing, soba_plus
+from soba.adapt import _evidence, _mixture, _weighing, soba_plus
 from soba.adapt._evidence import Evidence
 from soba.adapt._mixture import Covariance, Mixture
 from soba.studies.scenarios import Scenario, build
@@ -96,6 +96,10 @@ def no_gates(xp, best, weighing):
     return float(weighing[0] * weighing[1])
 
 
+def likeliest(xp, best, weighing):
+    return best
+
+
 def variant(*patches: Any, **options: object) -> Run:
     def run(stream: Scenario, logit_scale: float) -> dict[str, Any]:
         with ExitStack() as stack:
@@ -136,7 +140,10 @@ VARIANTS = {
     "weight not by CLIP's doubt": weighing(ENOUGH_DOUBT=1e-9),
     "not by what bears CLIP out": weighing(BORNE_OUT=0.0),
     "no spread": weighing(SPREAD_POWER=0.0),
-    "not by how familiar an image is": weighing(strength=no_gates),
+    "not by how familiar an image is": weighing(strength=no_gates, reference=likeliest),
+    "known classes lose to none": weighing(reference=likeliest),
+    "rare classes corrected in full": variant(mock.patch.object(_evidence, "RARE", np.inf)),
+    "half the least scatter": variant(mock.patch.object(_mixture, "LEAST_SCATTER", 0.25)),
     "no evidence by class": evidence(OneForAll),
     "no text prior": evidence(NoText),
     "no bias correction": covariance(uncorrected),
@@ -172,7 +179,11 @@ def main() -> None:
     parser.add_argument("files", nargs="+", metavar="FEATURES", help="A+B: one stream of both")
     parser.add_argument("--names", help="comma-separated headings; default: the files' names")
     parser.add_argument("--orders", type=int, default=3)
+    parser.add_argument("--only", help="comma-separated rows; default: all")
     options = parser.parse_args()
+    if options.only:
+        for name in set(VARIANTS) - set(options.only.split(",")):
+            del VARIANTS[name]
     first = [paths.split("+")[0] for paths in options.files]
     names = options.names.split(",") if options.names else [Path(path).stem for path in first]
     sets = []

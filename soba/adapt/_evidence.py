@@ -24,6 +24,7 @@ CANDIDATES = 4  # classes that a queued item may be shared out among: CLIP's lik
 SURE, DOUBT = 0.95, 0.05  # items surer than this stay put; those less sure by DOUBT are free
 EM_WEIGHT = 0.45  # of a nat of the Gaussians against one of CLIP's, when the classes are known
 POWER = 0.5  # of the evidence in a weight
+RARE = 3.0  # times fewer samples than usual: such a class may hold none of its own
 _BLOCK_ROWS = 4096
 
 
@@ -80,7 +81,8 @@ class Evidence:
         fresh = np.flatnonzero(self._drawn_only)
         moments += second_moments(self.drawn[fresh], self.drawn_confidence[fresh])
         covariance = Covariance.within(moments, shares)
-        model = Mixture.fitted(shares, covariance, self.text)
+        at_least = self._usual(shares.mass) / RARE
+        model = Mixture.fitted(shares, covariance, self.text, at_least=at_least)
         return None if model is None or covariance is None else (model, covariance)
 
     def in_pairs(self, mass: np.ndarray) -> float:
@@ -94,6 +96,10 @@ class Evidence:
         """(C,) evidence of 0 to 1: the samples of a class, of as many as the queue may hold."""
         fill: np.ndarray = np.minimum(mass / (self.capacity or float(mass.max())), 1.0)
         return fill
+
+    def _usual(self, mass: np.ndarray) -> float:
+        """How many samples the class of a usual sample has, of as many as the queue may hold."""
+        return float(mass @ np.minimum(mass, self.capacity or np.inf)) / float(mass.sum())
 
     def _by_label(self) -> tuple[Shares, np.ndarray]:
         """Shares of the queued items under CLIP's labels, and their second moments.

@@ -17,7 +17,7 @@ from soba.adapt._statistics import inverse
 
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
-LEAST_SCATTER = 0.25  # of the variance between the classes, for tr(S)
+LEAST_SCATTER = 0.5  # of the variance between the classes, for tr(S)
 PRIOR_POWER = 0.25  # of how few classes occur, in what their prior counts
 
 
@@ -107,10 +107,16 @@ class Mixture:
 
     @classmethod
     def fitted(
-        cls, shares: Shares, covariance: Covariance | None, text: np.ndarray
+        cls,
+        shares: Shares,
+        covariance: Covariance | None,
+        text: np.ndarray,
+        *,
+        at_least: float = 0.0,
     ) -> Mixture | None:
         """Posterior means under a prior from the text, g + c t_k.
 
+        Every class is corrected for the error of its mean as if it had `at_least` so many samples.
         None where there is no scatter to tell distances by, or one class only.
         """
         seen, n = shares.seen, shares.mass
@@ -136,8 +142,10 @@ class Mixture:
         posterior = spread + text
         weights = posterior @ covariance.inverse
         # tr(A S) / (2 (n_k + kappa)) gives back what a class loses on its own samples because its
-        # mean is known only so well.
-        bias = 0.5 * (covariance.overlap / precision - np.vecdot(weights, posterior))
+        # mean is known only so well. A class that has far fewer than usual may hold strays only,
+        # and they have lost nothing.
+        corrected = covariance.overlap / (np.maximum(n, at_least) + kappa)
+        bias = 0.5 * (corrected - np.vecdot(weights, posterior))
         bias = (bias - weights @ centre).astype(np.float32)
         return cls(weights, bias, centre, n, float(slope), float(kappa))
 

@@ -16,6 +16,7 @@ WEIGHT = 1.0  # nats of the Gaussians against one of CLIP's, where CLIP is in do
 ENOUGH_DOUBT, DOUBT_POWER = 0.3, 1.5  # mean doubt of CLIP from which on the weight is whole
 BORNE_OUT = 3.0  # weight for each doubt of CLIP that the Gaussians take away
 SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 12.0, 0.25, 8.0
+NEW, TYPICAL = 0.1, 0.5  # quantiles of max G: an image below is of a new class; is a usual one
 KNOWN = 0.35  # of the best evidence of any class, for a class to be known
 CALIBRATED_BY = 256  # samples at most
 LEEWAY = 3.0  # how far above CLIP's confidence, in units of how far its agreement is
@@ -45,7 +46,7 @@ def _weighing(evidence: Evidence, scores: np.ndarray, known: np.ndarray) -> np.n
         [
             _weight(evidence.drawn_confidence, agree),
             np.clip(spread, LEAST_SPREAD, MOST_SPREAD),
-            *np.quantile(scores.max(axis=1), (0.1, 0.25, 0.5)),
+            *np.quantile(scores.max(axis=1), (NEW, TYPICAL)),
         ]
     )
 
@@ -95,21 +96,36 @@ def _perplexity(answers: np.ndarray) -> float:
 
 def strength(xp: Any, best: Array, weighing: np.ndarray) -> Array:
     """s(f) from the score of the likeliest known class, max G(f)."""
-    weight, spread, low, familiar, typical = weighing.tolist()
+    weight, spread, new, *_, typical = weighing.tolist()  # older states have one more quantile
     # By one nat at least: where scores differ by less, they tell nothing apart.
-    strength = weight * _ramp(xp, best / max(familiar, 1.0))
+    strength = weight * _ramp(xp, best / max(new, 1.0))
     if spread != 1.0:
-        strength = strength * spread ** _ramp(xp, (best - low) / max(typical - low, 1.0))
+        strength = strength * spread ** _ramp(xp, (best - new) / max(typical - new, 1.0))
     return strength
+
+
+def reference(xp: Any, best: Array, weighing: np.ndarray) -> Array:
+    """What a known class must reach to gain on one that nothing is known of: max G(f), or more.
+
+    An image that fits no known class as well as nearly all of the sample do may be of a class that
+    has not come yet, so known ones lose. Not where CLIP is sure: there it is just an odd one.
+    """
+    weight, new = float(weighing[0]), float(weighing[2])
+    return best + weight**2 * _positive(xp, new - best)
 
 
 def _ramp(xp: Any, x: Array) -> Array:
     """x within 0 and 1."""
+    return 1.0 - _positive(xp, 1.0 - _positive(xp, x))
+
+
+def _positive(xp: Any, x: Array) -> Array:
+    """x, and no less than 0."""
     if isinstance(x, float):
-        return min(max(x, 0.0), 1.0)
+        return max(x, 0.0)
     if isinstance(x, np.ndarray | np.generic):  # the namespace's clip takes as long as a product
-        return np.minimum(np.maximum(x, 0.0), 1.0)
-    return xp.clip(x, 0.0, 1.0)
+        return np.maximum(x, 0.0)
+    return xp.clip(x, 0.0, None)
 
 
 def weighed(xp: Any, scores: Array, evidence: Array, unknown: Array, weighing: np.ndarray) -> Array:
@@ -117,8 +133,9 @@ def weighed(xp: Any, scores: Array, evidence: Array, unknown: Array, weighing: n
     if isinstance(scores, np.ndarray) and len(scores) == 1:  # in plain numbers: streams live here
         best = float((scores + unknown).max())
     else:
-        best = xp.max(scores + unknown, axis=-1, keepdims=True)
-    scores -= best
+        all_known = isinstance(unknown, np.ndarray) and not unknown.any()
+        best = xp.max(scores if all_known else scores + unknown, axis=-1, keepdims=True)
+    scores -= reference(xp, best, weighing)
     scores *= evidence
     scores *= strength(xp, best, weighing)
     return scores

@@ -6,11 +6,14 @@ weight is estimated, and what is not known falls back to CLIP. Class k is a Gaus
 image space with a prior from its text (`_mixture.py`), fitted by EM over queue and sample under a
 class prior of its own (`_evidence.py`). With G_k(f) its score:
 
-    logits_k = (z_k + s(f) e_k (G_k(f) - max over known classes of G(f))) / temperature
+    logits_k = (z_k + s(f) e_k (G_k(f) - t(f))) / temperature
 
 - e_k, evidence: the root of the share of a full queue that class k has. A class nothing is known
-  of keeps CLIP's logit, beside the one that the Gaussians hold likeliest: it is neither preferred
-  nor pushed aside. Known are the classes with a fair share of the best evidence.
+  of keeps CLIP's logit, and a known one is measured against t(f). Known are the classes with a fair
+  share of the best evidence.
+- t(f) is max G(f) over the known classes: the one that the Gaussians hold likeliest stands beside
+  the unknown ones, which are neither preferred nor pushed aside. For an image that fits none as
+  well as nine in ten of the sample do, it is more, and all known classes lose.
 - s(f) = weight * familiar(f) * spread^typical(f)
 - weight goes with CLIP's doubt on the uniform sample: where CLIP is nearly sure there is little to
   gain and much to lose, unless CLIP and the Gaussians agree more often than CLIP is sure.
@@ -33,7 +36,7 @@ from soba.adapt._arrays import Array, Batch, ClipScores, read_batch, softmax, to
 from soba.adapt._evidence import SURE, Evidence, candidate_type
 from soba.adapt._mixture import LEAST_MASS
 from soba.adapt._schedule import Refresh
-from soba.adapt._weighing import strength, weighed, weighed_by
+from soba.adapt._weighing import reference, strength, weighed, weighed_by
 from soba.adapt.base import whole
 from soba.adapt.card import Card
 from soba.adapt.queue import EntropyQueue
@@ -131,9 +134,10 @@ class SOBAPlus(PrototypeAdapter):
         worth = slope * kappa / (statistics["mass"] + kappa)
         from_text = evidence * worth * (text @ (statistics["inverse"] @ x))
         from_samples = evidence * (statistics["prototypes"] @ x) - from_text
-        correction = evidence * (scores - best) - from_text - from_samples
+        against = evidence * (scores - reference(np, best, statistics["weighing"]))
+        correction = against - from_text - from_samples
         temperature = float(statistics["temperature"][0])
-        total = (logits[0] + evidence * (scores - best)) / temperature
+        total = (logits[0] + against) / temperature
         return Explanation(
             clip=logits[0],
             text=from_text,

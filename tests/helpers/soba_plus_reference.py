@@ -23,7 +23,7 @@ def covariance(rows, R):
     return S / freedom
 
 
-def fit(rows, R, text):
+def fit(rows, R, text, usual_of=np.inf):
     """The class masses, and a function rows -> scores."""
     S = covariance(rows, R)
     n, squares = R.sum(0), (R**2).sum(0)
@@ -31,7 +31,7 @@ def fit(rows, R, text):
     mu = R.T @ rows / np.maximum(n, 0.05)[:, None]
     error = np.trace(S) * (squares[seen] / n[seen] ** 2).mean()
     between = ((mu[seen] - mu[seen].mean(0)) ** 2).sum(1).mean() - error
-    trace = max(np.trace(S), between / 4)
+    trace = max(np.trace(S), between / 2)
     ridge = (S * S).sum() / np.trace(S) * trace / np.trace(S)
     A = np.linalg.inv(S + ridge * np.eye(len(S)))
     g, t = mu[seen].mean(0), text - text[seen].mean(0)
@@ -42,7 +42,9 @@ def fit(rows, R, text):
     kappa = trace / max(vb, 1e-3 * trace)
     m = (n[:, None] * D + kappa * c * t) / (n + kappa)[:, None]
     W = m @ A
-    b = -(W * m).sum(1) / 2 + np.trace(A @ S) / (2 * (n + kappa)) - W @ g
+    usual = (n * np.minimum(n, usual_of)).sum() / n.sum() if np.isfinite(usual_of) else 0.0
+    p = np.maximum(n, usual / 3) + kappa
+    b = -(W * m).sum(1) / 2 + np.trace(A @ S) / (2 * p) - W @ g
     return n, lambda f: f @ W.T + b
 
 
@@ -74,7 +76,7 @@ class Reference:
         self.G, self.e = G, np.minimum(n / capacity, 1) ** 0.5
         self.known = np.flatnonzero(self.e >= 0.35 * self.e.max())
         z, scores = scale * drawn @ text.T, G(drawn)[:, self.known]
-        self.low, self.quarter, self.middle = np.quantile(scores.max(1), [0.1, 0.25, 0.5])
+        self.new, self.middle = np.quantile(scores.max(1), [0.1, 0.5])
         ratio = perplexity(scores.argmax(1)) / perplexity(z[:, self.known].argmax(1))
         self.spread = np.clip(ratio**12, 0.25, 8)
         sure = softmax(z).max(1).mean()
@@ -105,14 +107,16 @@ class Reference:
             odds[np.argsort(-clip[i])[4:]] = -np.inf
             free = np.clip((0.95 - p) / 0.05, 0, 1)
             R[i] = p * (free * softmax(odds) + (1 - free) * np.eye(classes)[label])
-        return fit(rows, R, self.text)
+        return fit(rows, R, self.text, usual_of=capacity)
 
     def adapted(self, f):
         scores = self.G(f)
         best = scores[:, self.known].max(1, keepdims=True)
-        s = self.weight * np.clip(best / max(self.quarter, 1.0), 0, 1)
-        s = s * self.spread ** np.clip((best - self.low) / max(self.middle - self.low, 1.0), 0, 1)
-        return self.scale * f @ self.text.T + s * self.e * (scores - best)
+        s = self.weight * np.clip(best / max(self.new, 1.0), 0, 1)
+        typical = (best - self.new) / max(self.middle - self.new, 1.0)
+        s = s * self.spread ** np.clip(typical, 0, 1)
+        against = best + self.weight**2 * np.maximum(self.new - best, 0)
+        return self.scale * f @ self.text.T + s * self.e * (scores - against)
 
     def calibrate(self, z, drawn):
         agree = (z.argmax(1) == self.known[self.G(drawn)[:, self.known].argmax(1)]).mean()
