@@ -59,6 +59,7 @@ def test_the_blocks_of_a_page_run(name, stage):
     )
     counts.update(ran.run)
     counts["skipped, with a reason"] += len(ran.skipped)
+    counts["text: what was printed, not compared"] += languages(PAGES[name]).count("text")
 
 
 def _run(name):
