@@ -1,10 +1,13 @@
 """The code blocks of a page, run one after the other in one namespace, by sybil.
 
 Python runs. In `bash` blocks lines that begin with soba run, in this process; other lines are an
-error, so that such a block must be skipped with a reason. JSON, YAML and TOML must load, `text` is
-what was printed. A block that does not run has a comment above it: <!-- skip: next "why" -->.
+error, so that such a block must be skipped with a reason. JSON, YAML and TOML must load. `text` is
+what was printed: its lines were, on this machine, with about the same figures. A block that does
+not run has a comment above it: <!-- skip: next "why" -->.
 """
 
+import contextlib
+import io
 import json
 import re
 import shlex
@@ -22,6 +25,7 @@ LOADERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 FENCED = re.compile(r"^ *```(\w+)\n.*?^ *```$", re.MULTILINE | re.DOTALL)
 # Four blanks behind an empty line: shell commands and drawings, as the older pages have them.
 INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n)(?:(?: {4}.*)?\n)*", re.MULTILINE)
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 COMMAND = re.compile(r"^ *(?:\$ )?soba (?=[a-z])(.*)$", re.MULTILINE)
 
 
@@ -31,6 +35,7 @@ class Ran:
 
     run: list = field(default_factory=list)  # languages
     skipped: dict = field(default_factory=dict)  # line -> reason
+    printed: list = field(default_factory=list)  # lines
 
 
 def run_page(path, replace=()):
@@ -56,7 +61,9 @@ def _parser(ran, replace):
     def run_python(example):
         lexeme = example.parsed
         example.parsed = Lexeme(replaced(example), lexeme.offset, lexeme.line_offset)
-        python(example)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            python(example)
+        ran.printed += out.getvalue().splitlines()
         ran.run.append("python")
 
     def run_bash(example):
@@ -64,18 +71,32 @@ def _parser(ran, replace):
             words = shlex.split(line, comments=True)
             if words:
                 assert words[0] == "soba", f"{example.path}:{example.line}: skip it, or soba only"
-                soba_command(*words[1:])
+                ran.printed += soba_command(*words[1:]).splitlines()
         ran.run.append("bash")
 
     def load(example):
         LOADERS[example.region.lexemes["arguments"]](example.parsed)
         ran.run.append(example.region.lexemes["arguments"])
 
+    def compare(example):
+        for line in filter(str.strip, example.parsed.splitlines()):
+            assert any(_alike(line, other) for other in ran.printed), f"not printed: {line}"
+        ran.run.append("text")
+
     def refuse(example):
         raise AssertionError(f"{example.path}:{example.line}: neither run nor skipped")
 
-    kinds = {"python": run_python, "bash": run_bash, "sql": refuse} | dict.fromkeys(LOADERS, load)
+    kinds = {"python": run_python, "bash": run_bash, "text": compare, "sql": refuse}
+    kinds |= dict.fromkeys(LOADERS, load)
     return Sybil([*(CodeBlockParser(*kind) for kind in kinds.items()), SkipParser()])
+
+
+def _alike(said, printed):
+    """The same words, and figures within a point or 3%: machines round otherwise."""
+    if NUMBER.sub("#", said).split() != NUMBER.sub("#", printed).split():
+        return False
+    pairs = zip(NUMBER.findall(said), NUMBER.findall(printed), strict=True)
+    return all(abs(float(a) - float(b)) <= max(1.0, 0.03 * abs(float(b))) for a, b in pairs)
 
 
 def languages(path):
