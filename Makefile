@@ -73,6 +73,7 @@ test-all: lint
 	$(BIN)/python perf/views.py
 	$(BIN)/python perf/classify.py
 	$(BIN)/python perf/durable.py
+	$(BIN)/python perf/serve.py
 
 test-kernels: $(VENV)/.dev
 	$(BIN)/python tests/kernels.py $(ARGS)
