@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 
-.PHONY: help demo serve test test-all test-kernels lint bench tiny clean
+.PHONY: help demo serve docs dist test test-all test-kernels lint bench tiny clean
 
 help:
 	@echo "make demo          set up (no torch) and run the demo: icons, tiny CLIP, adaptation, report"
 	@echo "make serve         set up (no torch) and serve a classifier that adapts, with its page; SERVE are options"
+	@echo "make docs          set up and build the docs site into out/site"
+	@echo "make dist          set up and build wheel and sdist into dist"
 	@echo "make test          set up and run lint, types, import direction and all quick tests"
 	@echo "make test-all      the same, with what takes long: full benchmarks, all methods"
 	@echo "make test-kernels  the numeric tests under the kernels of other CPUs; ARGS go to pytest"
@@ -41,6 +43,12 @@ $(VENV)/.serve: $(VENV)/.core
 serve: $(VENV)/.serve
 	@mkdir -p out
 	$(BIN)/soba serve --store sqlite:///out/soba-streams.db $(SERVE)
+
+docs: $(VENV)/.dev
+	$(BIN)/zensical build --strict
+
+dist: $(VENV)/.dev
+	$(BIN)/python -m hatchling build
 
 tiny: $(VENV)/.dev
 	$(BIN)/python training/hard_icons.py
@@ -78,4 +86,4 @@ bench: $(VENV)/.core
 	$(BIN)/python perf/durable.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache out
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache out

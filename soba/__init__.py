@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from soba.client import Client
     from soba.serve.durable import DurableStream
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ADAPT",

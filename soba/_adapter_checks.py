@@ -1,4 +1,4 @@
-"""What every adapter must do, one check each; :func:`soba.testing.check_adapter` runs them all."""
+"""What every adapter must do, one check each; `soba.testing.check_adapter` runs them all."""
 
 from __future__ import annotations
 

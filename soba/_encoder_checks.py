@@ -62,6 +62,8 @@ def check_encoder(
         By how much features may differ in batches of another size. By default what the encoder's
         precision allows; models that quantise a batch as a whole need more.
 
+    Examples
+    --------
     >>> import soba
     >>> check_encoder(soba.load_encoder("tiny"), same=soba.load_encoder("tiny"))
     """

@@ -138,7 +138,7 @@ def _temporary(target: Path) -> tuple[Path, BinaryIO]:
 
 
 def remove_litter(target: Path) -> None:
-    """Remove what killed runs left of :func:`replacing`; a locked file is still being written."""
+    """Remove what killed runs left of `replacing`; a locked file is still being written."""
     if not _HAS_LOCKS:  # nor a way to tell a living run from a dead one
         return
     litter = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.tmp")
@@ -207,7 +207,7 @@ def checked_bytes(what: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str
 
 
 def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what :func:`save_checked` wrote; any damage raises a ValueError that names the file.
+    """Read what `save_checked` wrote; any damage raises a ValueError that names the file.
 
     The arrays are maps of the file, to be read only: what they hold is in memory once it is used.
     """
@@ -223,7 +223,7 @@ def load_checked(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
 
 
 def read_checked_bytes(what: str, blob: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what :func:`checked_bytes` made; any damage raises a ValueError that says `what` it is.
+    """Read what `checked_bytes` made; any damage raises a ValueError that says `what` it is.
 
     The arrays lie in the bytes, and can only be read.
     """

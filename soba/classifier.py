@@ -2,7 +2,7 @@
 
 It is what the command, a service and workers share. What it has learned is in one file, the
 adapter's state with a note of class names, prompts and encoder: `soba classify --state` and
-:meth:`Classifier.save` write the same files, and :func:`load` reads them.
+`Classifier.save` write the same files, and `load` reads them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Classifier:
         "tiny" (ours, for icons), "ViT-B-16/openai" or another model and weights of open_clip
         (weights that are not on this machine are downloaded), "hf:openai/clip-vit-base-patch16"
         or another CLIP or SigLIP of transformers (likewise), the path of an ONNX model; or what
-        :func:`soba.load_encoder` gives, with a device and precision of your choice.
+        `soba.load_encoder` gives, with a device and precision of your choice.
     names
         The classes, as a prompt would say them.
     method
@@ -110,7 +110,7 @@ class Classifier:
         ----------
         images
             A path, folder, pattern, list, tar or Parquet file; a PIL image, array or tensor; or an
-            iterable: see :func:`soba.encode.images.list_images`. A folder's come by name.
+            iterable: see `soba.encode.images.list_images`. A folder's come by name.
         learn
             False: only score, with what is known by then.
         batch
@@ -123,6 +123,8 @@ class Classifier:
             True: encode all images first, then answer each in the light of all the others; learns
             nothing, and what was learned does not enter. Holds all features. SOBA+ only.
 
+        Notes
+        -----
         An image that cannot be read is answered with its `error`. One that was learned from
         before, in whatever run and under whatever name, is not learned from again.
         """
@@ -187,7 +189,7 @@ class Classifier:
     # State ------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that is known to a file that :func:`soba.load` reads: atomic, checksummed."""
+        """Write all that is known to a file that `soba.load` reads: atomic, checksummed."""
         self.adapter.save(path, note=self._note())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -315,6 +317,8 @@ def load(
     expect
         Hyper-parameters by name, and "text_features", that must be what is in the file.
 
+    Notes
+    -----
     A classifier's encoder is opened at the first image, and never downloaded.
     """
     arrays, meta = load_checked(path)
@@ -361,7 +365,7 @@ def _counting_by_content(adapter: Adapter) -> Adapter:
 
 
 def _is_of_a_run(adapter: Adapter) -> bool:
-    """Whether its samples are numbered by a manifest: see :mod:`soba.scale.manifest`."""
+    """Whether its samples are numbered by a manifest: see `soba.scale.manifest`."""
     return (getattr(adapter, "id_space", None) or "").startswith("manifest ")
 
 

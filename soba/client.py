@@ -97,7 +97,7 @@ class RemoteStream:
     def classify(
         self, images: Any = None, *, features: Any = None, **options: Unpack[Options]
     ) -> Iterator[ServedAnswer]:
-        """Answer whatever :class:`soba.Classifier` takes, or features (n, d), as you iterate.
+        """Answer whatever `soba.Classifier` takes, or features (n, d), as you iterate.
 
         Options: `ids`, what you call the samples, one each; `learn=False`, to look only; `top=3`;
         `min_confidence=0.5`; `batch=16`. A broken image is an answer with its `error`.
@@ -137,7 +137,7 @@ class RemoteStream:
         return self._call("POST", "/feedback", json=feedback(answer) | {"label": label})
 
     def export(self, path: str | Path) -> None:
-        """Into a file for :func:`soba.load`."""
+        """Into a file for `soba.load`."""
         with replacing(path) as temporary:
             temporary.write_bytes(self._call("GET", "/export"))
 

@@ -50,6 +50,8 @@ class FeatureSet:
     source
         The file it was read from, for messages.
 
+    Examples
+    --------
     >>> features = FeatureSet(np.eye(3), np.eye(3), labels=np.arange(3))
     >>> len(features), features.n_classes, features.dim
     (3, 3, 3)
@@ -192,7 +194,7 @@ class FeatureSet:
     def save(self, path: str | os.PathLike[str], *, note: dict[str, Any] | None = None) -> None:
         """Write a .safetensors file: whole, or not at all.
 
-        `note` is what the file should say besides, in plain values; :func:`read_note` reads it.
+        `note` is what the file should say besides, in plain values; `read_note` reads it.
         """
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"{path}: feature sets are saved as .safetensors")

@@ -54,14 +54,16 @@ def pipeline(
     Parameters
     ----------
     model
-        A name on the Hugging Face hub, a folder, or any encoder of :func:`soba.load_encoder`.
+        A name on the Hugging Face hub, a folder, or any encoder of `soba.load_encoder`.
     device
         A name ("cuda:1"), a number (-1 is the CPU) or a torch device; by default the best there is.
     dtype
         Of the weights: torch.float16, "bfloat16"; float32 by default.
     learn, method, batch_size, max_label_sets
-        As of :class:`ZeroShotImageClassification`.
+        As of `ZeroShotImageClassification`.
 
+    Examples
+    --------
     >>> import soba
     >>> classifier = pipeline("zero-shot-image-classification", soba.load_encoder("tiny"))
     >>> from PIL import Image
@@ -93,7 +95,7 @@ class ZeroShotImageClassification:
     Parameters
     ----------
     encoder
-        Any of :func:`soba.load_encoder`; :func:`pipeline` opens one by name.
+        Any of `soba.load_encoder`; `pipeline` opens one by name.
     learn
         Whether images are learned from, unless a call says otherwise.
     method
@@ -155,6 +157,8 @@ class ZeroShotImageClassification:
         top_k
             Only so many of the labels.
 
+        Notes
+        -----
         CLIP's scores add up to 1. SigLIP's do not: each is the chance that its label fits. What is
         learned there moves the labels against each other and leaves alone how well they fit
         together.

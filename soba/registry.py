@@ -1,7 +1,7 @@
 """Names -> methods: those of this package, those registered, and those of installed packages.
 
 A class of ours is imported when it is asked for, so `import soba` stays light. Another package
-brings its methods along with entry points, in its pyproject.toml::
+brings its methods along with entry points, in its pyproject.toml:
 
     [project.entry-points."soba.methods"]
     my-method = "my_package.my_method:MyMethod"
@@ -63,6 +63,8 @@ Method = TypeVar("Method", bound=type[Adapter])
 def list_methods(pattern: str | None = None, family: str | None = None) -> list[str]:
     """Names of all methods, ours first; of those that match a pattern, or of one family.
 
+    Examples
+    --------
     >>> list_methods("soba*"), list_methods(family="few-shot")
     (['soba', 'soba+'], ['gda', 'tip-adapter', 'tip-adapter-f'])
     """
@@ -79,6 +81,8 @@ def list_methods(pattern: str | None = None, family: str | None = None) -> list[
 def card(name: str) -> Card:
     """What is known of a method; torch is not imported for it.
 
+    Examples
+    --------
     >>> card("tda").title, card("tpt").family
     ('TDA', 'tuner')
     """
@@ -152,6 +156,8 @@ def register(cls: Method) -> Method:
 def provenance_of(method: type[Adapter]) -> str:
     """Where a method comes from, as its own card says: what it builds on speaks for itself.
 
+    Examples
+    --------
     >>> class Mine(adapter_class("tda")): ...
     >>> provenance_of(adapter_class("tda")), provenance_of(Mine)
     ('official algorithm', 'not stated')
@@ -162,6 +168,8 @@ def provenance_of(method: type[Adapter]) -> str:
 def create_adapter(name: str, text_features: Any, **hyper_parameters: Any) -> Adapter:
     """An adapter by name.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> create_adapter("soba", np.eye(3), alpha=5.0)
     SOBA(<3 classes x 3>, alpha=5.0)

@@ -57,9 +57,11 @@ def check_stream_adapter(
 ) -> None:
     """Run the checks of what replicas need of a stream adapter: deltas, views, forgotten ids.
 
-    As :func:`check_adapter`, which comes first: it has what all adapters must do. Methods that keep
+    As `check_adapter`, which comes first: it has what all adapters must do. Methods that keep
     no samples must refuse to exchange deltas.
 
+    Examples
+    --------
     >>> from soba import NCM
     >>> check_stream_adapter(NCM)
     """

@@ -3,8 +3,6 @@ import gc
 import itertools
 import os
 import pickle
-import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -62,23 +60,6 @@ def alike(ours, theirs):
 
 
 # The shortest way --------------------------------------------------------------------------------
-
-
-def test_what_the_readme_says_runs(icon_stream, tmp_path, monkeypatch, capsys):
-    section = (ROOT / "README.md").read_text().split("\n## In Python\n")[1].split("\n## ")[0]
-    images, features = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert "ViT-B-16/openai" in re.sub(r"```python\n.*?```", "", section, flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(icon_stream, "icons")
-    rng = np.random.default_rng(0)
-    rows = {"image_features": rng.normal(size=(40, 16)), "text_features": rng.normal(size=(6, 16))}
-    np.savez("features.npz", **{k: v.astype(np.float32) for k, v in rows.items()}, logit_scale=50.0)
-    exec(images, {})
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.split(".png")[0] for line in printed[:48]] == [
-        f"icons/{file.stem}" for file in sorted(icon_stream.iterdir())
-    ]
-    exec(features, {})
 
 
 def test_answers_and_state_are_those_of_the_command(icon_stream, tmp_path, tiny):

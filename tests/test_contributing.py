@@ -1,4 +1,4 @@
-"""The worked examples of CONTRIBUTING.md do what the page says, each in a process of its own."""
+"""The worked examples of docs/contributing.md do what it says, each in a process of its own."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
 
 
 def blocks(section):

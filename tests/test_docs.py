@@ -31,7 +31,7 @@ def test_the_documented_capacities(whurs19):
         assert table[point.setting][COLUMN[whurs19.stem]] == pytest.approx(point.mean, abs=0.1)
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def tables(text):
@@ -85,3 +85,47 @@ def test_where_soba_plus_shines_it_says_what_it_was_chosen_on():
             if "WHU-RS19" in text and "**" in str(rows) and any("SOBA+" in name for name in head):
                 assert all(name.endswith(r"\*") for name in head if "SOBA+" in name), path
                 assert re.search(r"\\\* .*SOBA\+.*chosen\s+on these", text), path
+
+
+def first_number(cell):
+    """The figure of a cell, without its deviation and without bold."""
+    return re.match(r"[+-]?[\d.]+", cell.strip("*"))[0]
+
+
+def table_with(page, heading):
+    """Row name -> column -> figure, of all tables of a page that have a column of this name."""
+    found = {}
+    for head, rows in tables((ROOT / "docs" / page).read_text()):
+        if heading in head:
+            for name, *cells in rows:
+                found[name.removesuffix(", top-1")] = dict(zip(head[1:], cells, strict=True))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "columns"),
+    [
+        ("rivals.md", "whurs19 RN50", {}),
+        ("all_methods.md", "gain", {"top-1": "shifted", "ms an image": "ms/image"}),
+    ],
+)
+def test_which_method_when_quotes_the_other_pages(page, heading, columns):
+    quoted, measured = table_with("which_method.md", heading), table_with(page, heading)
+    assert len(quoted) > 8
+    for name, row in quoted.items():
+        for column, cell in row.items():
+            if column != "needs":
+                theirs = measured[name][columns.get(column, column)]
+                assert first_number(cell) == first_number(theirs), (name, column)
+
+
+def test_the_front_page_shows_the_readme_s_table():
+    readme, front = (ROOT / "README.md").read_text(), (ROOT / "docs" / "index.md").read_text()
+    assert next(tables(readme)) == next(tables(front))
+
+
+def test_the_readme_fits_on_two_screens_and_its_links_resolve():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 90
+    for link in re.findall(r"\]\(([^)#]+)", text):
+        assert link.startswith("https://") or (ROOT / link).is_file(), link

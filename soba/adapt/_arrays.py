@@ -166,7 +166,7 @@ def score_with_clip(batch: Batch, text: Array, *, probs: bool = False) -> ClipSc
 
 
 def clip_logits(batch: Batch, text: Array) -> tuple[Array, Array]:
-    """The feature and the CLIP logits of :func:`score_with_clip`, cheaper where that is all."""
+    """The feature and the CLIP logits of `score_with_clip`, cheaper where that is all."""
     if batch.views:
         clip = score_with_clip(batch, text)
         return clip.features, clip.logits

@@ -33,7 +33,7 @@ def ridge_precision(rows: np.ndarray) -> Apply | None:
 
 
 def discriminant(means: np.ndarray, precision: np.ndarray) -> dict[str, np.ndarray]:
-    """(C, d) means and a (d, d) precision -> what :func:`scores` needs.
+    """(C, d) means and a (d, d) precision -> what `scores` needs.
 
     Everything is counted from the mean of the means: scores are the same but for a constant that
     all classes share, and a tenth the size, so float32 is enough for them.

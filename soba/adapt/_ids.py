@@ -221,7 +221,7 @@ class SeenIds:
         return ids, np.flatnonzero(~self.given.contains(ids))
 
     def add(self, ids: np.ndarray) -> None:
-        """Add ids that :meth:`number` gave, all given or all counted, and none known."""
+        """Add ids that `number` gave, all given or all counted, and none known."""
         if len(ids) and ids[0] < 0:
             self.counted += len(ids)
         else:
@@ -286,7 +286,7 @@ class SeenIds:
 
     @classmethod
     def restored(cls, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> SeenIds:
-        """What :meth:`arrays` and :meth:`meta` told of; a file may hold anything."""
+        """What `arrays` and `meta` told of; a file may hold anything."""
         seen, intervals, counted = cls(), arrays["seen"], meta["counted"]
         forgotten = meta.get("forgotten", 0)
         edges = intervals.reshape(-1)

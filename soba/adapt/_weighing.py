@@ -24,7 +24,7 @@ _NEVER = np.float32(-1e30)  # added to the score of a class that is not to win
 
 
 def weighed_by(evidence: Evidence, mass: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarray]:
-    """All that :func:`weighed` needs, and the calibration; `scores` (m, C) are of the sample."""
+    """All that `weighed` needs, and the calibration; `scores` (m, C) are of the sample."""
     by_class = evidence.by_class(mass) ** POWER
     known = by_class >= KNOWN * by_class.max()
     statistics = {

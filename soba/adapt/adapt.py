@@ -45,11 +45,15 @@ class ADAPT(FollowingAdapter, Transduces):
     sharpness
         The official "scale", 20 on ImageNet: the larger, the less the Gaussians change.
     refresh, total, max_gap
-        When the covariance refreshes: see :class:`~soba.adapt._schedule.Schedule`.
+        When the covariance refreshes: see `soba.adapt._schedule.Schedule`.
 
+    Notes
+    -----
     O(C d + d^2) a sample, O((m + d) d min(m, d)) a refresh with m samples in the bank;
     C * (capacity + 4) * d floats.
 
+    Examples
+    --------
     >>> adapt = ADAPT(np.eye(3))
     >>> stream = np.array([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.6, 0.5, 0.0]])
     >>> adapt.adapt(stream).argmax(axis=1).tolist(), adapt.transduce(stream).argmax(axis=1).tolist()

@@ -42,12 +42,14 @@ class Adapter(ABC):
     Parameters
     ----------
     text_features
-        (C, d) text weights, a row per class; normalised here. A :class:`FeatureSet` in their place
+        (C, d) text weights, a row per class; normalised here. A `FeatureSet` in their place
         brings its logit scale along, so that it cannot be forgotten.
     logit_scale
         CLIP's logit scale: 100 for OpenAI's models. Entropies and pseudo-labels depend on it.
         Checkpoints store its logarithm, 4.6052: give exp(4.6052) = 100.
 
+    Notes
+    -----
     Features are numpy arrays or torch tensors of shape (n, d), (d,) for one sample, or
     (n, V, d) for V views of each; results are of the same kind and on the same device.
     float16 is computed in float32.
@@ -148,7 +150,7 @@ class Adapter(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The adapter that :meth:`state` described."""
+        """The adapter that `state` described."""
         meta, arrays = cls._checked_state(state)
         adapter = cls(arrays["text_features"], **meta["params"])
         adapter._take_up(arrays, meta)

@@ -102,6 +102,8 @@ class Card:
     paper
         What its paper sets besides.
 
+    Examples
+    --------
     >>> Card("my-method", title="My method", colour="#336699").needs_in_words
     'features'
     """

@@ -20,6 +20,8 @@ class ClipViews(Adapter):
     Of V views the max(1, V // 10) of lowest entropy; their logits are averaged. O(V C d) an
     image, no state.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> views = np.array([[[0.6, 0.8], [0.0, 1.0], [0.8, 0.6]]])  # the second is the surest
     >>> ClipViews(np.eye(2), logit_scale=10.0).adapt(views).tolist()

@@ -26,6 +26,8 @@ class Delta:
     queue or a uniform sample are carried, with all that frozen CLIP said of them, so that whoever
     absorbs the delta computes nothing.
 
+    Examples
+    --------
     >>> from soba import NCM
     >>> ncm, twin = NCM(np.eye(2), logit_scale=10.0), NCM(np.eye(2), logit_scale=10.0)
     >>> delta = ncm.learn_changes(np.array([[0.8, 0.6], [0.6, 0.8]]), ids=[7, 9])
@@ -77,7 +79,7 @@ class Delta:
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> Delta:
-        """What :meth:`to_bytes` made; bytes that are cut short or changed raise ValueError."""
+        """What `to_bytes` made; bytes that are cut short or changed raise ValueError."""
         arrays, meta = read_checked_bytes(_WHAT, blob)
         try:
             if meta["format"] != _FORMAT:

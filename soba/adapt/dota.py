@@ -40,10 +40,14 @@ class DOTA(RunningAdapter):
     eta, rho
         The largest weight, and its growth.
     refresh, total, max_gap
-        When means, covariance and weight refresh: see :class:`~soba.adapt._schedule.Schedule`.
+        When means, covariance and weight refresh: see `soba.adapt._schedule.Schedule`.
 
+    Notes
+    -----
     O(C d^2) a sample, C * d^2 doubles: 2 GB for 1,000 classes of 512 dimensions.
 
+    Examples
+    --------
     >>> dota = DOTA(np.eye(2), refresh=1)
     >>> dota.adapt(np.array([[0.8, 0.6], [0.7, 0.7]])).argmax(axis=1).tolist()
     [0, 0]

@@ -30,6 +30,8 @@ class ETTA(RunningAdapter):
 
     O(C d) a sample, C * d doubles.
 
+    Examples
+    --------
     >>> etta = ETTA(np.eye(2), logit_scale=10.0)
     >>> etta.adapt(np.array([[0.8, 0.6]])).round(2).tolist()
     [[10.0, 0.01]]

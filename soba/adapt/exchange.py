@@ -40,7 +40,7 @@ class ExchangesDeltas(Adapter):
         return len(self._seen)
 
     def adapt_changes(self, features: Array, *, ids: Any = None) -> tuple[Array, Delta]:
-        """As :meth:`adapt`, and what was learned, for other adapters to :meth:`absorb`."""
+        """As `adapt`, and what was learned, for other adapters to `absorb`."""
         batch = self._read(features)
         checked = None if ids is None else read_ids(ids, len(batch))
         with self._lock:
@@ -48,7 +48,7 @@ class ExchangesDeltas(Adapter):
         return batch.unwrap(logits), delta
 
     def learn_changes(self, features: Array, *, ids: Any = None) -> Delta:
-        """As :meth:`learn`, and what was learned, for other adapters to :meth:`absorb`."""
+        """As `learn`, and what was learned, for other adapters to `absorb`."""
         batch = self._read(features)
         checked = None if ids is None else read_ids(ids, len(batch))
         with self._lock:
@@ -63,13 +63,15 @@ class ExchangesDeltas(Adapter):
         deltas of `adapt_changes`, and at none within those of `learn_changes`. So adapters that
         were equal and then take the same deltas in the same order are equal to the bit, whichever
         of the deltas each of them made itself and however many it absorbed at a time. (A call of
-        :meth:`refresh` is in no delta.)
+        `refresh` is in no delta.)
 
         A delta of another method, of other parameters, text or id space is refused, and so is an
         id that names two samples where both are at hand; then nothing has changed. Samples that
         came without ids are absorbed in the order they were counted in. With a horizon samples age
         in the order they are absorbed in, so that there, order is something.
 
+        Examples
+        --------
         >>> from soba import SOBAPlus
         >>> from soba.testing import example_stream
         >>> stream, labels, text = example_stream()
@@ -97,6 +99,8 @@ class ExchangesDeltas(Adapter):
         many at a time. Of adapters that forgot ids, `merge` cannot tell which they had in common,
         and counts the larger number of the two besides the ids that either knows.
 
+        Examples
+        --------
         >>> from soba import NCM
         >>> ncm = NCM(np.eye(2), capacity=1)
         >>> ncm.learn(np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2]]), ids=[3, 4, 5])
@@ -115,6 +119,8 @@ class ExchangesDeltas(Adapter):
         The ones and, of the others, those of kept samples, ascending. `n_seen` stays. It takes no
         more memory than what stays known, however many ids lie in long intervals.
 
+        Examples
+        --------
         >>> from soba import NCM
         >>> ncm = NCM(np.eye(2), capacity=1)
         >>> ncm.learn(np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2]]), ids=[3, 4, 5])
@@ -243,7 +249,7 @@ class ExchangesDeltas(Adapter):
         return np.empty((len(rows), 0), np.uint8)
 
     def _check_extra(self, extra: np.ndarray) -> None:
-        """Raise if stored bytes cannot be what :meth:`_extra` keeps with samples."""
+        """Raise if stored bytes cannot be what `_extra` keeps with samples."""
 
     @abstractmethod
     def _learn_all(self, batch: Batch, ids: np.ndarray | None) -> None:

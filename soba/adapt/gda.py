@@ -28,8 +28,12 @@ class GDA(FewShotAdapter):
     alpha
         Weight against CLIP; None: the best of 1e-4, 1e-3, ..., 1e2 on `val`, or 1 without it.
 
+    Notes
+    -----
     O(C d) a sample, C d floats; `fit` on n samples costs O(n d^2 + d^3).
 
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> labels = np.arange(40) % 2
     >>> shots = np.eye(8)[labels] + 0.3 * rng.normal(size=(40, 8))

@@ -23,12 +23,14 @@ _OF_A_MACHINE = {"opened_as"}
 def merge_files(cls: type[S], paths: Sequence[Path]) -> S:
     """The adapter that saw all that the adapters of some state files saw, refreshed once.
 
-    As :meth:`StreamAdapter.merge`, in the memory of two states, however many files there are: their
+    As `StreamAdapter.merge`, in the memory of two states, however many files there are: their
     arrays stay in the files, and of each the samples are fetched that enter. Notes must agree, but
     for how an encoder was opened.
 
     O(n log n) for n samples in all, and the time to read the files.
 
+    Examples
+    --------
     >>> import tempfile
     >>> from soba import SOBAPlus
     >>> from soba.testing import example_stream
@@ -40,7 +42,7 @@ def merge_files(cls: type[S], paths: Sequence[Path]) -> S:
     ...         adapter.save(f"{folder}/{shard}")
     ...     merged = merge_files(SOBAPlus, [f"{folder}/{shard}" for shard in range(3)])
     >>> merged.n_seen, int((merged.predict(stream) == labels).sum())
-    (240, 222)
+    (240, 223)
     """
     merged, _ = merge_noted_files(cls, paths)
     return merged

@@ -67,10 +67,14 @@ class MTA(Adapter):
     inner, tolerance
         Steps for each equation in a round, at most, and the step length that ends them.
 
+    Notes
+    -----
     O(V C d + V^2 (C + d) + iterations inner V^2) an image, no state.
 
     Two views agree with the first; two show other things and get no weight:
 
+    Examples
+    --------
     >>> import numpy as np
     >>> views = np.array([[[1.0, 0.1, 0], [1, 0.2, 0], [1, 0, 0.1], [0, 1, 0.1], [0.1, 0, 1]]])
     >>> mta = MTA(np.eye(3), logit_scale=10.0)

@@ -25,6 +25,8 @@ class MTAEnsembleMean(MTA):
     `text_features` are (P, C, d). The same as MTA with the renormalised mean of the prompts, and
     so the same as `mta` where a feature file holds that mean as its text features.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> views = np.random.default_rng(0).normal(size=(4, 8, 3))
     >>> prompts = np.stack([np.eye(3), np.eye(3) + 0.1])
@@ -53,6 +55,8 @@ class MTAEnsembleVote(MTA):
     probabilities are shares of the votes. P times the work of MTA, but for the distances of the
     views, which all prompts share.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> views = np.repeat([[[0.6, 0.8]]], 5, axis=1)
     >>> swapped = np.eye(2)[::-1]

@@ -31,10 +31,14 @@ class NCM(PrototypeAdapter):
     metric
         "cosine" (the paper's baseline), "l1" or "l2".
     refresh, total, max_gap
-        When the means refresh: see :class:`~soba.adapt._schedule.Schedule`.
+        When the means refresh: see `soba.adapt._schedule.Schedule`.
 
+    Notes
+    -----
     O(C d) a sample (distances: about ten times that), C * capacity * d floats.
 
+    Examples
+    --------
     >>> ncm = NCM(np.eye(3), alpha=1.0, refresh=2)
     >>> stream = np.array([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.6, 0.5, 0.0]])
     >>> ncm.adapt(stream).argmax(axis=1).tolist()

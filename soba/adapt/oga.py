@@ -38,8 +38,12 @@ class OGA(FollowingAdapter):
     batch
         Samples of the stream from one refresh of the covariance to the next.
 
+    Notes
+    -----
     O(C d + d^2) a sample and O((m + d) d^2) every `batch` samples, C * capacity * d floats.
 
+    Examples
+    --------
     >>> oga = OGA(np.eye(3), batch=4)
     >>> stream = np.array([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.8, 0.3, 0.1], [0.6, 0.5, 0.0]])
     >>> oga.adapt(stream).argmax(axis=1).tolist()

@@ -72,8 +72,12 @@ class EntropyQueue:
         different sizes. Samples of one class whose features agree to 1e-6 and whose entropies
         agree to this relative tolerance get one entropy, the one of the smallest id. 0: never.
 
+    Notes
+    -----
     Cost: O(m log m) for a block of m candidates; C * capacity * d floats.
 
+    Examples
+    --------
     >>> queue = EntropyQueue(n_classes=2, dim=1, capacity=2)
     >>> queue.update(np.array([[1.0], [2.0], [3.0]]), labels=[0, 0, 0], entropies=[0.3, 0.1, 0.2],
     ...              ids=[10, 11, 12])
@@ -247,14 +251,14 @@ class EntropyQueue:
         }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Replace the content by what :meth:`arrays` gave, to the bit."""
+        """Replace the content by what `arrays` gave, to the bit."""
         self.check(arrays)
         most = int(np.bincount(arrays["labels"]).max(initial=1))
         self._allocate(self._room(most))
         self._fill(arrays)
 
     def check(self, arrays: dict[str, np.ndarray]) -> Items:
-        """What :meth:`arrays` gave of a queue like this one; raises if it cannot be of any."""
+        """What `arrays` gave of a queue like this one; raises if it cannot be of any."""
         check_stored(
             arrays,
             n_classes=self.n_classes,

@@ -35,6 +35,8 @@ class UniformSample:
 
     Cost: O(m) for a block of m candidates of which few enter; size * d floats.
 
+    Examples
+    --------
     >>> sample = UniformSample(dim=1, size=3)
     >>> sample.update(np.arange(10.0)[:, None], ids=np.arange(10))
     >>> halves = UniformSample(dim=1, size=3)
@@ -105,7 +107,7 @@ class UniformSample:
         return {"features": items.features, "ids": items.ids}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Replace the content by what :meth:`arrays` gave, to the bit."""
+        """Replace the content by what `arrays` gave, to the bit."""
         features, ids = arrays["features"], arrays["ids"]
         count = len(ids)
         if ids.shape != (count,) or ids.dtype.kind != "i" or count > self.size:

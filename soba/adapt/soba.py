@@ -12,7 +12,7 @@ scaling of the axes, scored as a cosine on the new hypersphere ("whitened", our 
 
 with g the mean of the class means and n the samples in the queue. Q diag(a) Q^T is the ridge
 precision of "A hard-to-beat baseline" (GDA, ICLR 2024), so a linear solve does without Q. The
-plain GDA log-likelihood is offered as "gda". The paper's baseline is :class:`soba.NCM`.
+plain GDA log-likelihood is offered as "gda". The paper's baseline is `soba.NCM`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,16 @@ class SOBA(PrototypeAdapter):
         When the statistics refresh: "growth" for streams without an end, "tenths" with
         `total=n` for the paper's schedule, or an integer.
 
+    Notes
+    -----
     Until the first refresh, and while fewer than two classes have samples or no class has
     scatter, the answer is CLIP's.
 
     O(C d) a sample; O(n d^2 + d^3 + C d^2) a refresh over n queued samples;
     C * capacity * d floats.
 
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> centres = rng.normal(size=(4, 16))
     >>> labels = np.arange(400) % 4

@@ -68,19 +68,23 @@ class SOBAPlus(PrototypeAdapter):
         never. The queue then keeps two generations of half a horizon each, and drops the older
         one when the younger is complete: between half a horizon and a whole one counts.
 
+    Notes
+    -----
     Until the first refresh, and while fewer than two classes have samples or no class has
     scatter, the answer is CLIP's.
 
     O(C d) a sample; O(n d^2 + d^3 + C d^2) a refresh over n queued samples, and O(C d) for each
     that was drawn; (C * capacity + sample_size) * d floats, twice that with a horizon.
 
+    Examples
+    --------
     >>> from soba.testing import example_stream
     >>> stream, labels, text = example_stream(n=400)
     >>> adapter = SOBAPlus(text, logit_scale=20.0)
     >>> zero_shot = (stream @ text.T).argmax(axis=1)
     >>> adapted = adapter.adapt(stream).argmax(axis=1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
-    (375, 394)
+    (375, 395)
     """
 
     _young: int
@@ -163,9 +167,11 @@ class SOBAPlus(PrototypeAdapter):
         `rounds` of EM at most, fewer where nothing moves any more; 0 gives CLIP's logits. What was
         learned from streams does not enter. Features may be memory-mapped: they are read in blocks,
         once a round and once to score, and only the logits are as long as they; `out`, an array
-        (n, C) that takes these, may be memory-mapped as well. :mod:`soba.adapt.transduction` has
+        (n, C) that takes these, may be memory-mapped as well. `soba.adapt.transduction` has
         the formulas. O(n C d) a round, as much as three of zero-shot.
 
+        Examples
+        --------
         >>> from soba.testing import example_stream
         >>> images, labels, text = example_stream(n=400)
         >>> logits = SOBAPlus(text, logit_scale=20.0).transduce(images)

@@ -42,9 +42,11 @@ class StreamAdapter(ExchangesDeltas):
     def learn(self, features: Array, *, ids: Any = None) -> None:
         """Learn from samples without scoring them; refreshes nothing.
 
-        What is kept is what :meth:`adapt` keeps of the same samples. Refreshes that fall due on the
-        way are left to :meth:`refresh`, and the schedule goes on from there.
+        What is kept is what `adapt` keeps of the same samples. Refreshes that fall due on the
+        way are left to `refresh`, and the schedule goes on from there.
 
+        Examples
+        --------
         >>> from soba import NCM
         >>> ncm = NCM(np.eye(2), logit_scale=10.0)
         >>> ncm.learn(np.array([[0.8, 0.6], [0.6, 0.8]]))

@@ -43,11 +43,15 @@ class TDA(StreamAdapter):
     entropy_norm
         "log2" as in the official code, or "ln".
 
+    Notes
+    -----
     O(C capacity d + m C) a sample with m samples in the negative cache;
     C (capacity + negative_capacity) d floats.
 
     A sample that is alone in the cache adds alpha to its own class:
 
+    Examples
+    --------
     >>> tda = TDA(np.eye(2), logit_scale=10.0, alpha=2.0, beta=5.0, negative_alpha=0.0)
     >>> tda.adapt(np.array([1.0, 0.0])).tolist()
     [12.0, 0.0]

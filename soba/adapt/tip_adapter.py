@@ -32,12 +32,16 @@ class TipAdapter(FewShotAdapter):
     beta_range, alpha_range
         Ends of the search, exclusive; the defaults are ImageNet's.
 
+    Notes
+    -----
     Of (n, V, d) samples the key is the mean of the V augmentations, normalised only then, as in the
     official code: a longer feature weighs more. Feature files that hold unit rows have lost the
     lengths, and give the mean of unit rows.
 
     O(m d + m C) a sample with m labelled samples, m d floats.
 
+    Examples
+    --------
     >>> tip = TipAdapter(np.eye(2), logit_scale=10.0, alpha=1.0, beta=1.0)
     >>> tip = tip.fit(np.array([[0.0, 1.0], [1.0, 0.0]]), [0, 1])  # labels against the text
     >>> tip.logits(np.array([1.0, 0.0])).round(3).tolist()

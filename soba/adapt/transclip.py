@@ -46,8 +46,12 @@ class TransCLIP(TransductiveAdapter):
     text_weight, likelihood_weight
         Of the text's log-probability and of the Gaussian's.
 
+    Notes
+    -----
     O(n^2 d) for the neighbours, O(n C (d + neighbours steps)) a round; about 4 n C doubles.
 
+    Examples
+    --------
     >>> text = np.eye(2)
     >>> features = np.array([[0.9, 0.1], [0.8, 0.3], [0.1, 0.9], [0.3, 0.8]])
     >>> TransCLIP(text, logit_scale=10.0).transduce(features).argmax(axis=1).tolist()

@@ -20,8 +20,8 @@ shared, its text is a prior of its mean, and nothing is set by data set:
   give: no more uneven than chance makes them, and it is uniform. s = (1 - perplexity(pi)/C)^(1/4)
   holds it back unless many classes do not occur: what CLIP prefers is no prior.
 
-The statistics of blocks add, so that a cluster can map :func:`em_statistics` over shards, add in
-shard order and go on with :func:`em_update`.
+The statistics of blocks add, so that a cluster can map `em_statistics` over shards, add in
+shard order and go on with `em_update`.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def log_prior(mass: np.ndarray) -> np.ndarray:
 def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None) -> Array:
     """The logits of a whole set: at most `rounds` of EM over its blocks, then one pass to score.
 
-    `text` holds the text features times the logit scale. See :meth:`soba.SOBAPlus.transduce`.
+    `text` holds the text features times the logit scale. See `soba.SOBAPlus.transduce`.
     """
     rows = _Rows(features, text)
     if out is not None:
@@ -219,7 +219,7 @@ def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None)
 
 
 def em_fit(text: np.ndarray, features: Array, *, rounds: int = 20) -> EMModel:
-    """The model that :func:`transduce` scores with, for those who score a block at a time."""
+    """The model that `transduce` scores with, for those who score a block at a time."""
     return _fitted(_Rows(features, text), text, rounds)
 
 

@@ -21,7 +21,7 @@ class Transduces(Adapter):
     """An adapter that can answer a whole set at once.
 
     A method writes `transduce` with a default of its own for `rounds`, which calls
-    :meth:`_transduced`, and fills in :meth:`_answers`.
+    `_transduced`, and fills in `_answers`.
     """
 
     @abstractmethod

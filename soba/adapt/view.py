@@ -11,13 +11,15 @@ if TYPE_CHECKING:
 
 
 class View:
-    """An adapter's answers as they were when :meth:`Adapter.view` was called, for good.
+    """An adapter's answers as they were when `Adapter.view` was called, for good.
 
     It has the verbs that only answer, and those that learn raise AttributeError. Threads may share
     it: it takes no lock, and waits for none. It costs a few references; methods that score from
     what changes in place (TDA's caches, the means of OGA and ADAPT) copy that, once for all views
     between two samples.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from soba import NCM
     >>> ncm = NCM(np.eye(2), logit_scale=10.0, refresh=1)

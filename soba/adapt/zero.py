@@ -26,11 +26,15 @@ class ZERO(Adapter):
     keep
         Share of the views that vote, those of the lowest entropy.
 
+    Notes
+    -----
     The logits are the logarithms of the votes, so probabilities are shares of the votes.
     O(V C d) an image, no state.
 
     Six views vote, four times for class 0, although the mean of their logits is for class 1:
 
+    Examples
+    --------
     >>> views = np.array([[[0.8, 0.6]] * 4 + [[0.1, 1.0]] * 2])
     >>> ZERO(np.eye(2), logit_scale=10.0, keep=1.0).probabilities(views).round(2).tolist()
     [[0.67, 0.33]]

@@ -19,6 +19,8 @@ class ZeroShot(Adapter):
 
     O(C d) a sample, no state.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> clip = ZeroShot(np.eye(2), logit_scale=10.0)
     >>> clip.adapt(np.array([3.0, 4.0])).tolist()

@@ -1,8 +1,8 @@
 """Cells: which record is wanted, as a value, and the pure function that makes the record.
 
-A plan is data sets x methods x orders. :func:`cells_of` writes it out, a cell for each record, and
-:func:`run_cell` makes a record of a cell, whoever calls it and wherever: both the cell and the
-:class:`soba.bench.places.Places` it is run in can be pickled. Features and searches that cells
+A plan is data sets x methods x orders. `cells_of` writes it out, a cell for each record, and
+`run_cell` makes a record of a cell, whoever calls it and wherever: both the cell and the
+`soba.bench.places.Places` it is run in can be pickled. Features and searches that cells
 share are files, made by the first cell that needs them.
 """
 
@@ -164,7 +164,7 @@ def search_file(cell: Cell, places: Places) -> str | None:
 
 
 def search_work(cell: Cell) -> int:
-    """What :func:`run_cell` counts up to while it searches."""
+    """What `run_cell` counts up to while it searches."""
     return STREAM_WORK * len(_candidates(cell))
 
 

@@ -40,7 +40,7 @@ class FeatureFolder:
     templates
         In place of the ones each set is usually scored with.
     views, augmix
-        As :class:`soba.encode.views.Views` makes them; one view is the image alone.
+        As `soba.encode.views.Views` makes them; one view is the image alone.
     broken
         Filled in with the images that could not be read: (set, key) -> why.
     """

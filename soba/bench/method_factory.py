@@ -279,6 +279,8 @@ def min_views(method: str, settings: dict[str, Any] | None = None) -> int:
 
     TPT and its kin learn from a share of the views, and that must be one view at least.
 
+    Examples
+    --------
     >>> min_views("zero"), min_views("ncm")
     (2, 1)
     """

@@ -10,6 +10,8 @@ import numpy as np
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     """Over orders: the standard deviation of a sample, and 0 where there is one value only.
 
+    Examples
+    --------
     >>> mean_and_std([1.0, 3.0]), mean_and_std([2.0])
     ((2.0, 1.4142135623730951), (2.0, 0.0))
     """
@@ -27,6 +29,8 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
     """Top-1 accuracy in percent.
 
+    Examples
+    --------
     >>> accuracy(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0, 1]))
     50.0
     """
@@ -38,6 +42,8 @@ def accuracy_at_coverage(
 ) -> np.ndarray:
     """Top-1 accuracy in percent on the surest share of the samples, for each share.
 
+    Examples
+    --------
     >>> probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.45, 0.55]])
     >>> accuracy_at_coverage(probabilities, np.array([0, 0, 1, 1]), np.array([0.5, 1.0])).tolist()
     [100.0, 75.0]
@@ -54,6 +60,8 @@ def accuracy_over_stream(logits: np.ndarray, labels: np.ndarray, parts: int = 20
 
     A part without samples, in a stream of fewer than `parts`, repeats the part before it.
 
+    Examples
+    --------
     >>> logits = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> accuracy_over_stream(logits, np.array([0, 1, 1]), parts=4).tolist()
     [100.0, 0.0, 100.0, 100.0]
@@ -69,6 +77,8 @@ def accuracy_over_stream(logits: np.ndarray, labels: np.ndarray, parts: int = 20
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     """Expected calibration error in percent: |confidence - accuracy| over equal-width bins.
 
+    Examples
+    --------
     >>> sure_and_right = np.array([[0.9, 0.1]] * 10)
     >>> round(calibration_error(sure_and_right, np.zeros(10, int)), 6)
     10.0

@@ -3,7 +3,7 @@
 "shuffled" is the order of the literature: everything at random. "sorted" has one class after the
 other, the hardest order for a method that learns from its own answers. The other two stream all
 domains of a benchmark as one: "sequence" one domain after the other, as the table lists them,
-"mixed" all together. Domains then share one list of classes, see :func:`join`.
+"mixed" all together. Domains then share one list of classes, see `join`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def arrange(
 ) -> np.ndarray:
     """The positions of the images in their order of arrival.
 
+    Examples
+    --------
     >>> arrange("sequence", np.zeros(4, int), 1, seed=0, domains=np.array([1, 0, 1, 0])).tolist()
     [1, 3, 2, 0]
     """
@@ -62,6 +64,8 @@ def join(
         What tells the classes of each set apart, in label order: names, or WordNet ids where
         two classes share a name. The same id in two sets is the same class.
 
+    Notes
+    -----
     The classes keep the order in which they first appear, and a class has the text of the first
     set that has it: with ImageNet first, ImageNet's. A set of few classes thus becomes a harder
     task than by itself: ImageNet-A's 200 are told apart from all 1000.

@@ -55,6 +55,8 @@ def quoted(
 ) -> list[Quoted]:
     """The printed numbers that match, in the order of the paper.
 
+    Examples
+    --------
     >>> [row] = quoted(table="ood", backbone="ViT-B/16", method="soba", dataset="imagenet")
     >>> row.value, row.unit, row.provenance
     (70.9, '%', 'quoted')

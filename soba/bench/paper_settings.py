@@ -26,6 +26,8 @@ def unlike_the_paper(
 
     A method that is ours has no paper to differ from.
 
+    Examples
+    --------
     >>> unlike_the_paper("tda", {"alpha": 2.0, "beta": 5.0}, "cars")
     {'alpha': [2.0, 1.0], 'beta': [5.0, 7.0]}
     >>> unlike_the_paper("tda", {"alpha": 2.0, "beta": 5.0})

@@ -107,6 +107,8 @@ def comparable(record: Record) -> bool:
 def paper_views(method: str, dataset: str) -> str | None:
     """The views behind the paper's number, as far as published code tells.
 
+    Examples
+    --------
     >>> paper_views("soba", "imagenet-a"), paper_views("soba", "dtd"), paper_views("mta", "dtd")
     ('64 views, AugMix', 'one view', '64 views')
     """

@@ -117,8 +117,10 @@ class Record:
 
     @classmethod
     def from_json(cls, content: Any) -> Record:
-        """What :meth:`to_json` gave; what is missing or null has its default.
+        """What `to_json` gave; what is missing or null has its default.
 
+        Examples
+        --------
         >>> scores = {"accuracy": 60.0, "calibration_error": 5.0, "seconds": 0.5}
         >>> record = Record.from_json({"dataset": "dtd", "method": "soba", "seed": 0} | scores)
         >>> record.accuracy, record.order, Record.from_json(record.to_json()) == record
@@ -240,7 +242,7 @@ def plain_name(name: str) -> str:
 
 
 def read_record(path: Path) -> Record:
-    """What :func:`write_record` wrote; a file that holds anything else is named."""
+    """What `write_record` wrote; a file that holds anything else is named."""
     content = read_object(path)
     try:
         return Record.from_json(content)
@@ -254,7 +256,7 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """What :func:`write_object` wrote; a file that holds no JSON object is named."""
+    """What `write_object` wrote; a file that holds no JSON object is named."""
     try:
         content = parse_json(path.read_bytes())
     except ValueError:

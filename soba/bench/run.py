@@ -34,7 +34,7 @@ def missing(cells: Iterable[Cell], places: Places) -> list[Cell]:
 
 
 def work(cells: Iterable[Cell], places: Places) -> int:
-    """What `step` counts up to while :func:`run` makes what is missing of the cells."""
+    """What `step` counts up to while `run` makes what is missing of the cells."""
     total, files = 0, {}  # files that several cells share -> the work they are
     for cell in missing(cells, places):
         total += STREAM_WORK

@@ -38,6 +38,8 @@ class Tuned:
 def candidates(method: str) -> tuple[float, ...]:
     """The values of alpha to try; none for a method that has no fixed alpha.
 
+    Examples
+    --------
     >>> candidates("tda")
     (0.2, 0.4, 1.0, 2.0, 4.0, 10.0, 20.0)
     >>> candidates("soba+")
@@ -58,6 +60,8 @@ def search(method: str, run: Callable[[float], float]) -> Tuned:
 def tuned_on(tune_on: str, scored: tuple[str, ...]) -> str:
     """What a record says about a setting searched on `tune_on`, where `scored` sets are scored.
 
+    Examples
+    --------
     >>> tuned_on("val", ("dtd",)), tuned_on("imagenet", ("dtd",))
     ('val', 'imagenet')
     >>> tuned_on("imagenet", ("imagenet",)), tuned_on("test", ("dtd",))
@@ -77,6 +81,8 @@ class NeighbourAgreement:
     a larger one makes every answer surer, and chose harmful values on small streams of WHU-RS19.
     Agreement by chance is taken out, or one answer for everything would be the best.
 
+    Examples
+    --------
     >>> features = FeatureSet(np.eye(4)[[0, 0, 0, 1, 1, 1]] + 0.01, np.eye(4)[:2])
     >>> score = NeighbourAgreement(features, neighbours=2)
     >>> order = np.arange(6)
@@ -110,5 +116,5 @@ class NeighbourAgreement:
         return (agreed - chance) / (1.0 - chance) if chance < 1.0 else 0.0
 
     def entry(self, order: np.ndarray, logits: np.ndarray) -> dict[str, Any]:
-        """The score as an entry of a record, for :func:`soba.bench.evaluate.evaluate`."""
+        """The score as an entry of a record, for `soba.bench.evaluate.evaluate`."""
         return {"agreement": self(order, logits)}

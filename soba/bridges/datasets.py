@@ -36,8 +36,10 @@ def add_answers(
     prefix
         Before the names of the columns: `label`, `probability`, `zero_shot` and `error`.
     learn, batch
-        As in :meth:`soba.Classifier.classify`.
+        As in `soba.Classifier.classify`.
 
+    Notes
+    -----
     A row whose image cannot be read has an error, and None elsewhere.
     """
     try:

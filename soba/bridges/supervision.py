@@ -21,6 +21,8 @@ def to_classifications(answer: Answer, names: Sequence[str]) -> Any:
     names
         All classes, in the order that gives them their numbers: a classifier's `names`.
 
+    Notes
+    -----
     An image that could not be read has no candidates.
     """
     try:

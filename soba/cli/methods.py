@@ -20,6 +20,8 @@ _OFFICIAL, _OTHER = "official algorithm", "?"
 def sign(provenance: str) -> str:
     """What marks a method of this provenance in a table.
 
+    Examples
+    --------
     >>> sign("official algorithm"), sign("re-implementation from the paper"), sign("not stated")
     ('', '#', '?')
     """
@@ -29,6 +31,8 @@ def sign(provenance: str) -> str:
 def footnotes(provenances: Iterable[str]) -> list[str]:
     """What the signs mean, of those that are used.
 
+    Examples
+    --------
     >>> footnotes(["ours", "official algorithm", "not stated", "ours"])
     ['^ ours', '? not stated']
     """

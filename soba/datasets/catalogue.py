@@ -34,7 +34,7 @@ def load(
     """A data set from the folder that holds all of them.
 
     Where classes, labels, counts or files are not those of the literature it raises a ValueError
-    that lists the differences; :func:`survey` has the images that are there all the same. Images
+    that lists the differences; `survey` has the images that are there all the same. Images
     are listed, not opened.
 
     Parameters
@@ -79,7 +79,7 @@ def check(
 def survey(
     name: str, root: str | os.PathLike[str], split: str = "test", *, tda_listing: bool = False
 ) -> Survey:
-    """All that a look at the disk tells of a data set: :func:`load` and :func:`check` in one.
+    """All that a look at the disk tells of a data set: `load` and `check` in one.
 
     `tda_listing` drops the images whose names contain "sh", as the official TDA does (ImageNet-A,
     -V2, -R and -Sketch).
@@ -95,6 +95,8 @@ def survey(
 def expected(name: str, split: str = "test") -> int | None:
     """How many images the literature's split has, where that is known.
 
+    Examples
+    --------
     >>> expected("imagenet-sketch"), expected("food101", "train")
     (50889, None)
     """
@@ -104,6 +106,8 @@ def expected(name: str, split: str = "test") -> int | None:
 def class_names(name: str) -> tuple[str, ...]:
     """The classes of a set in label order, as a prompt says them; needs no images.
 
+    Examples
+    --------
     >>> class_names("food101")[:2], class_names("imagenet-a")[:2]
     (('apple pie', 'baby back ribs'), ('stingray', 'goldfinch'))
     """

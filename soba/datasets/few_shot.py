@@ -19,6 +19,8 @@ def few_shot(image_set: ImageSet, shots: int, seed: int) -> ImageSet:
 
     CoOp uses seeds 1, 2 and 3 on the train split, and min(shots, 4) of the val split.
 
+    Examples
+    --------
     >>> whole = ImageSet("pets", ("cat", "dog"), ("a", "b", "c", "d"), np.array([1, 0, 1, 1]))
     >>> few = few_shot(whole, 2, seed=1)
     >>> few.name, few.labels.tolist()

@@ -75,6 +75,8 @@ def icons(
     Image number i of a class shows drawing i modulo their number. An image depends on its key,
     `seed` and `size` only: asking for more leaves the first ones as they are.
 
+    Examples
+    --------
     >>> stream = icons("sketch", per_class=2)
     >>> len(stream) == 2 * len(stream.class_names), stream.image(0).size
     (True, (96, 96))

@@ -76,6 +76,8 @@ def survey(facts: Facts, root: Path, split: str, *, tda_listing: bool = False) -
 def folder_names(name: str) -> list[str]:
     """What the class folders of a set are called, in label order.
 
+    Examples
+    --------
     >>> folder_names("imagenet-v2")[:3], folder_names("imagenet-r")[:2]
     (['0', '1', '2'], ['n01443537', 'n01484850'])
     """

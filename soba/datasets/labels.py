@@ -12,6 +12,8 @@ from soba.encode.image_files import PathLike, some
 def ordered(names: Iterable[str]) -> list[str]:
     """Names in their order; as numbers, where all are.
 
+    Examples
+    --------
     >>> ordered(["10", "2"]), ordered(["b", "10", "2"])
     (['2', '10'], ['10', '2', 'b'])
     """

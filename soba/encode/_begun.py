@@ -163,5 +163,5 @@ class Begun:
 
 
 def broken_of(content: dict[str, Any]) -> dict[int, str]:
-    """The broken images, as :meth:`Begun.progress` has them."""
+    """The broken images, as `Begun.progress` has them."""
     return {int(index): str(why) for index, why in content["broken"].items()}

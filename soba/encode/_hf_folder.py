@@ -1,7 +1,7 @@
 """What a folder of transformers says about its model, read without transformers.
 
 Its image processors come in two makes, with torchvision and without, that give slightly different
-pixels. Their settings are all that is needed here: see :class:`~soba.encode.preprocess.Preprocess`.
+pixels. Their settings are all that is needed here: see `soba.encode.preprocess.Preprocess`.
 """
 
 from __future__ import annotations

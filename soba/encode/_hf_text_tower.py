@@ -1,6 +1,6 @@
 """The text tower of transformers' CLIPModel, from embedded tokens on, for gradients to pass.
 
-It does what :mod:`soba.encode._text_tower` does for open_clip: sequences are cut behind their end,
+It does what `soba.encode._text_tower` does for open_clip: sequences are cut behind their end,
 and the words that many prompts begin with run once for all. Its layers are called by their parts,
 since transformers' own attention takes no keys from elsewhere.
 """
@@ -31,7 +31,7 @@ class HfTextTower:
         self._end = int(self._text.config.eos_token_id)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context that :meth:`read` and :meth:`run` are to be called in."""
+        """The context that `read` and `run` are to be called in."""
         return autocast(self._precision, str(self._projection.weight.device))
 
     def ends(self, tokens: Any) -> Any:
@@ -63,7 +63,7 @@ class HfTextTower:
     def run(self, embedded: Any, ends: Any, openings: list[Any] | None = None) -> Any:
         """(m, L', w) embeddings -> (m, d) features, as they leave the model.
 
-        With `openings`, rows of what :meth:`read` gave, one for each prompt, `embedded` goes on
+        With `openings`, rows of what `read` gave, one for each prompt, `embedded` goes on
         behind them; `ends` count from the prompt's beginning all the same.
         """
         begun = 0 if openings is None else openings[0].shape[1]

@@ -49,7 +49,7 @@ def may_pass(error: Exception) -> bool:
 
 
 class ReadFile(io.BufferedIOBase):
-    """A file whose every failure is a :class:`ReadFailure`."""
+    """A file whose every failure is a `ReadFailure`."""
 
     def __init__(self, path: str, file: BinaryIO) -> None:
         self._path, self._file = path, file
@@ -90,7 +90,7 @@ class ReadFile(io.BufferedIOBase):
 
 @contextmanager
 def opening(path: str, *, is_remote: bool) -> Iterator[None]:
-    """What hinders opening a file is a :class:`ReadFailure`, unless it is there to stay."""
+    """What hinders opening a file is a `ReadFailure`, unless it is there to stay."""
     try:
         yield
     except OSError as error:

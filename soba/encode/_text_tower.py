@@ -41,7 +41,7 @@ class TextTower:
             raise ValueError("text is read at its start, where a causal mask lets no word through")
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context that :meth:`read` and :meth:`run` are to be called in."""
+        """The context that `read` and `run` are to be called in."""
         return autocast(self._precision, str(self._parts.positional_embedding.device))
 
     def ends(self, tokens: Any) -> Any:
@@ -76,7 +76,7 @@ class TextTower:
 
     @property
     def shares_openings(self) -> bool:
-        """Whether :meth:`read` works here: causal, of plain blocks."""
+        """Whether `read` works here: causal, of plain blocks."""
         blocks = self._parts.transformer.resblocks
         return (
             self._parts.attn_mask is not None
@@ -96,7 +96,7 @@ class TextTower:
     def run(self, embedded: Any, ends: Any, openings: list[Any] | None = None) -> Any:
         """(m, L', w) embeddings -> (m, d) features, as they leave the model.
 
-        With `openings`, rows of what :meth:`read` gave, one for each prompt, `embedded` goes on
+        With `openings`, rows of what `read` gave, one for each prompt, `embedded` goes on
         behind them; `ends` count from the prompt's beginning all the same.
         """
         if openings is None:

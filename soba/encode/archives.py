@@ -18,6 +18,8 @@ _SUFFIXES = {".tar": "tar", ".tar.gz": "tar", ".tgz": "tar", ".parquet": "parque
 def kind_of(path: str) -> str | None:
     """What a file holds by its name: "files" (one image), "tar", "parquet", "embeddings" or None.
 
+    Examples
+    --------
     >>> kind_of("a.JPG"), kind_of("s3://bucket/train.tar.gz"), kind_of("emb.npy"), kind_of("a.md")
     ('files', 'tar', 'embeddings', None)
     """

@@ -32,6 +32,8 @@ class _Header(NamedTuple):
 def tables_beside(path: str) -> list[str]:
     """Where the table of a .npy file may be, best first.
 
+    Examples
+    --------
     >>> tables_beside("a/img_emb/img_emb_3.npy")[0]
     'a/metadata/metadata_3.parquet'
     >>> tables_beside("a/features.npy")

@@ -56,10 +56,12 @@ class Encoder(ABC):
         What gradients pass through on their way to prompts; None where they cannot. Methods that
         tune prompts ask for it, and for `tokens`.
     opened_as
-        The name and precision that :func:`load_encoder` opened it under, so that it can be found
+        The name and precision that `load_encoder` opened it under, so that it can be found
         again; None for one that was built by hand.
 
-    :func:`soba.testing.check_encoder` checks all of this on an encoder of yours.
+    Notes
+    -----
+    `soba.testing.check_encoder` checks all of this on an encoder of yours.
     """
 
     name: str
@@ -86,7 +88,7 @@ class Encoder(ABC):
         """(m, context length) token ids as the text tower reads them; None if it does not tell.
 
         Texts of the same tokens are the same to the encoder, and no image can be told apart by
-        them: :func:`soba.encode.prompts.classifier` refuses such class names.
+        them: `soba.encode.prompts.classifier` refuses such class names.
         """
         return None
 
@@ -138,6 +140,8 @@ def load_encoder(
         Ask for one whose `text_tower` passes gradients, as prompt tuning needs: "tiny" then runs
         in torch. Raises where there is none.
 
+    Examples
+    --------
     >>> load_encoder().name
     'tiny'
     """
@@ -159,6 +163,8 @@ def load_encoder(
 def split_name(name: str, pretrained: str | None = None) -> tuple[str, str | None]:
     """A model of open_clip and its weights, from a name that may say both.
 
+    Examples
+    --------
     >>> split_name("ViT-B-16/openai"), split_name("RN50", "weights.pt"), split_name("tiny")
     (('ViT-B-16', 'openai'), ('RN50', 'weights.pt'), ('tiny', None))
     """
@@ -175,6 +181,8 @@ def split_name(name: str, pretrained: str | None = None) -> tuple[str, str | Non
 def full_name(name: str, pretrained: str | None = None) -> str:
     """What opens the same encoder from every folder: one word, and whole paths.
 
+    Examples
+    --------
     >>> full_name("ViT-B-16", "openai"), full_name("tiny")
     ('ViT-B-16/openai', 'tiny')
     """
@@ -192,6 +200,8 @@ def full_name(name: str, pretrained: str | None = None) -> str:
 def is_local(name: str) -> bool:
     """Whether a name is that of an ONNX model on disk.
 
+    Examples
+    --------
     >>> is_local("models/mine.onnx"), is_local("ViT-B-16/openai")
     (True, False)
     """

@@ -260,7 +260,7 @@ def _noted(stamps: np.ndarray) -> dict[str, str]:
 
 
 def _stamps(note: dict[str, Any], count: int) -> np.ndarray:
-    """As :func:`_noted` wrote them; of a file that was made before there were any, unknown."""
+    """As `_noted` wrote them; of a file that was made before there were any, unknown."""
     try:
         stamps = np.frombuffer(bytes.fromhex(note["stamps"]), ">u8")
     except (KeyError, TypeError, ValueError):

@@ -41,11 +41,11 @@ class ShardMeta:
     logit_scale
         With which labels and entropies were computed.
     class_digest
-        Of the class names, in their order: see :func:`digest_of_names`.
+        Of the class names, in their order: see `digest_of_names`.
     id_space
         In which the ids are unique.
     source_stamp
-        Of the shard of images: :attr:`soba.encode.shards.SourceShard.stamp`.
+        Of the shard of images: `soba.encode.shards.SourceShard.stamp`.
     """
 
     dim: int
@@ -72,7 +72,7 @@ class FeatureRows(NamedTuple):
     ids: np.ndarray  # (n,) int64, rising from row to row and from batch to batch
     clip_labels: np.ndarray  # (n,) int32
     clip_entropies: np.ndarray  # (n,) float32
-    features: np.ndarray  # (n, d); see :func:`as_stored`
+    features: np.ndarray  # (n, d); see `as_stored`
     broken: tuple[Broken, ...] = ()
 
 
@@ -90,6 +90,8 @@ def as_stored(features: np.ndarray) -> np.ndarray:
     Labels and entropies of these, and not of the finer rows, are those that anybody computes from
     the file.
 
+    Examples
+    --------
     >>> as_stored(np.array([[1 / 3]]))
     array([[0.33325195]], dtype=float32)
     """
@@ -99,6 +101,8 @@ def as_stored(features: np.ndarray) -> np.ndarray:
 def digest_of_names(names: Iterable[str]) -> str:
     """Of class names in their order.
 
+    Examples
+    --------
     >>> digest_of_names(["cat", "dog"])
     '59b0e1e99669dc03'
     """
@@ -111,7 +115,7 @@ def write_feature_shard(
 ) -> FeatureShard:
     """Write batches as they come to a file that appears when the last one is in it.
 
-    One row group is held at a time. Returns what :func:`read_feature_shard` reads.
+    One row group is held at a time. Returns what `read_feature_shard` reads.
     """
     schema = _schema(meta.dim)
     content, broken = _Content(), list[Broken]()
@@ -129,7 +133,7 @@ def write_feature_shard(
 
 
 def read_feature_shard(path: str | os.PathLike[str]) -> FeatureShard:
-    """A feature file, opened; its rows are read, and verified, as :meth:`FeatureShard.blocks`."""
+    """A feature file, opened; its rows are read, and verified, as `FeatureShard.blocks`."""
     target = Path(path)
     if not target.is_file():
         raise FileNotFoundError(f"{target}: not found")

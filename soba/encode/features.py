@@ -101,7 +101,7 @@ def encode_stream(
 ) -> Iterator[Encoded]:
     """Encode images as they come, however many there will be; three batches are held at a time.
 
-    `start` is the number of the first one; see :func:`encode`. If the images break off with an
+    `start` is the number of the first one; see `encode`. If the images break off with an
     error, it is raised after those that came before it are encoded. An image that cannot be read
     is reported; with `raise_failures` only what is damaged is, and a failure that may pass is
     raised, for those who keep what is reported.

@@ -42,6 +42,8 @@ _VERSIONS = (
 def is_remote(path: str) -> bool:
     """Whether fsspec is to open this path.
 
+    Examples
+    --------
     >>> is_remote("s3://bucket/cat.jpg"), is_remote("photos/cat.jpg"), is_remote("c:/cat.jpg")
     (True, False, False)
     """
@@ -51,6 +53,8 @@ def is_remote(path: str) -> bool:
 def plain_name(path: str) -> str:
     """A path without the query of a web address, which may be signed by one.
 
+    Examples
+    --------
     >>> plain_name("https://host/a.tar?signature=0"), plain_name("what?.png")
     ('https://host/a.tar', 'what?.png')
     """
@@ -66,7 +70,7 @@ def open_file(path: str) -> BinaryIO:
     """A file to read from; whatever hinders it is raised before anything is waited for.
 
     Where that may pass, as a broken connection does, it is a
-    :class:`~soba.encode._reading.ReadFailure`, now or when the file is read.
+    `soba.encode._reading.ReadFailure`, now or when the file is read.
     """
     with opening(path, is_remote=is_remote(path)):
         file = _open_remote(path) if is_remote(path) else _open_local(path)
@@ -76,6 +80,8 @@ def open_file(path: str) -> BinaryIO:
 def beside(path: str, name: str) -> str:
     """The path of what a list in a file means by a name: relative to the folder of the list.
 
+    Examples
+    --------
     >>> beside("lists/test.csv", "cat.jpg"), beside("s3://bucket/test.csv", "cat.jpg")
     ('lists/cat.jpg', 's3://bucket/cat.jpg')
     """

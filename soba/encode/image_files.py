@@ -27,6 +27,8 @@ _SHOWN = 10
 def is_image(name: str) -> bool:
     """Whether a file name is that of an image, hidden files apart.
 
+    Examples
+    --------
     >>> is_image("a.JPEG"), is_image("._a.jpg"), is_image("README.txt")
     (True, False, False)
     """
@@ -138,6 +140,8 @@ def why_not_read(error: Exception) -> str:
 
     The system's errors repeat the name, and Pillow's say where in memory the bytes were.
 
+    Examples
+    --------
     >>> why_not_read(FileNotFoundError(2, "No such file or directory", "cat.png"))
     'No such file or directory'
     """
@@ -151,6 +155,8 @@ def why_not_read(error: Exception) -> str:
 def some(names: Sequence[str]) -> str:
     """The first ten of a list, and how many more there are.
 
+    Examples
+    --------
     >>> some(["a", "b"])
     'a, b'
     >>> some([str(i) for i in range(12)])

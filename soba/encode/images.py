@@ -1,6 +1,6 @@
 """What there is to encode: paths, folders, patterns, lists, archives and pictures in memory.
 
-All of it is one stream of pictures (:mod:`soba.encode.pictures`), read as far as it is iterated.
+All of it is one stream of pictures (`soba.encode.pictures`), read as far as it is iterated.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ def list_images(images: Any) -> Iterator[Picture]:
         holds none, the archives in it), a pattern such as "shots/**/*.jpg" (one that matches
         folders and no image, as "shots/2024-*" may, stands for all images below them), a .csv with
         a column "path" or a .txt with a path on each line (relative to the list's folder), a tar
-        (:mod:`soba.encode.tars`) or a Parquet file with images
-        (:mod:`soba.encode.parquet_images`); braces as in "train-{000..015}.tar" stand for all they
+        (`soba.encode.tars`) or a Parquet file with images
+        (`soba.encode.parquet_images`); braces as in "train-{000..015}.tar" stand for all they
         list, and URLs are opened by fsspec. Or a PIL image, the bytes of an image file, an array or
-        a tensor (:func:`~soba.encode.pictures.image_of_pixels`), or a stack of these, (n, ...); or
+        a tensor (`soba.encode.pictures.image_of_pixels`), or a stack of these, (n, ...); or
         any iterable of all that, mixed and nested, which is read as far as it is iterated.
 
+    Notes
+    -----
     Files are called by their paths, PIL images by the file they were opened from, other pictures
     by their place in what was given: "image 0". What is no image is listed with what is wrong with
     it.

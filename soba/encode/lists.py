@@ -19,6 +19,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 def is_list(path: str) -> bool:
     """Whether a path is that of a list, by its name.
 
+    Examples
+    --------
     >>> is_list("test.csv"), is_list("s3://bucket/test.txt"), is_list("test.jpg")
     (True, True, False)
     """
@@ -61,6 +63,8 @@ def column(table: PathLike, rows: Sequence[dict[str, str]], name: str) -> list[s
 def expand_braces(path: str) -> list[str]:
     """The paths that braces stand for, as WebDataset's users write them; a file is taken as it is.
 
+    Examples
+    --------
     >>> expand_braces("train-{008..011}.tar")
     ['train-008.tar', 'train-009.tar', 'train-010.tar', 'train-011.tar']
     >>> expand_braces("{a,b}/{0..1}.tar")

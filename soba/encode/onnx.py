@@ -56,6 +56,8 @@ class OnnxEncoder(Encoder):
     threads
         Of onnxruntime; all cores by default.
 
+    Examples
+    --------
     >>> clip = OnnxEncoder.tiny()
     >>> clip.encode_texts(["an icon of a bell.", "an icon of a cat."]).shape
     (2, 128)

@@ -46,7 +46,7 @@ class UnknownModel(ValueError):
 
 
 class OpenClip(TorchEncoder):
-    """An open_clip model with its tokenizer; :meth:`load` makes one by name.
+    """An open_clip model with its tokenizer; `load` makes one by name.
 
     Parameters
     ----------
@@ -66,7 +66,9 @@ class OpenClip(TorchEncoder):
     batch_size
         Images or texts at a time.
 
-    Where its weights can be had::
+    Notes
+    -----
+    Where its weights can be had:
 
         encoder = OpenClip.load("ViT-B-16", "openai")
         text = encoder.encode_texts(["a photo of a dog."])  # (1, 512)

@@ -26,7 +26,7 @@ _LOADING = threading.Lock()  # Pillow reads a picture's file once; two threads m
 
 
 class Picture(ABC):
-    """One image of a stream; :meth:`open` reads it and learns its `content_id`."""
+    """One image of a stream; `open` reads it and learns its `content_id`."""
 
     __slots__ = ("content_id", "name")
 
@@ -76,7 +76,7 @@ class BytesPicture(FilePicture):
 
 
 class MemoryPicture(Picture):
-    """A PIL image, or pixels; see :func:`image_of_pixels`."""
+    """A PIL image, or pixels; see `image_of_pixels`."""
 
     __slots__ = ("_content",)
 
@@ -131,6 +131,8 @@ def image_of_pixels(pixels: Any) -> Image.Image:
     grey, RGB or RGBA. Where both could be, it is the last of an array and the first of a tensor.
     Whole numbers are uint8, or uint16 where grey; floats lie between 0 and 1, black and white.
 
+    Examples
+    --------
     >>> image_of_pixels(np.zeros((20, 30, 3), np.uint8)).size
     (30, 20)
     >>> image_of_pixels(np.ones((3, 20, 30), np.float32)).getpixel((0, 0))

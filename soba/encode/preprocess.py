@@ -6,7 +6,7 @@ first: Pillow resizes palette and 1-bit images by nearest neighbour, whatever fi
 and those are what icons and diagrams are stored as. The two orders differ for such images, other
 colour spaces and transparency, never for RGB and grey.
 EXIF orientation is ignored, as torchvision does. Greyscale of more than eight bits, which Pillow
-would clip to white or black, is scaled to eight first: see :func:`eight_bits`.
+would clip to white or black, is scaled to eight first: see `eight_bits`.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ class Preprocess:
     def from_config(cls, config: Mapping[str, Any], size: int | None = None) -> Self:
         """What open_clip calls a preprocess_cfg; `size` is for those that do not say theirs.
 
+        Examples
+        --------
         >>> Preprocess.from_config({"size": [256, 256], "resize_mode": "squash"}).resize
         'squash'
         """
@@ -162,6 +164,8 @@ class Preprocess:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for fingerprints and records.
 
+        Examples
+        --------
         >>> Preprocess(size=64).as_dict()["size"]
         64
         """
@@ -185,6 +189,8 @@ def _three(values: Any) -> tuple[float, float, float]:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any image in RGB, greyscale of more than eight bits scaled and not clipped.
 
+    Examples
+    --------
     >>> to_rgb(Image.new("I;16", (1, 1), 65535)).getpixel((0, 0))
     (255, 255, 255)
     """

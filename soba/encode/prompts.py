@@ -25,6 +25,8 @@ from soba._files import parse_json
 def list_templates() -> list[str]:
     """Names of the template sets that come with soba.
 
+    Examples
+    --------
     >>> list_templates()[:4]
     ['single', 'seven', 'eighty', 'icon']
     """
@@ -34,6 +36,8 @@ def list_templates() -> list[str]:
 def templates(name_or_path: str | os.PathLike[str]) -> tuple[str, ...]:
     """A named set, a file of one template per line (`#` starts a comment line), or one template.
 
+    Examples
+    --------
     >>> templates("dtd")
     ('{} texture.',)
     >>> templates("a sketch of a {}.")
@@ -57,6 +61,8 @@ def templates(name_or_path: str | os.PathLike[str]) -> tuple[str, ...]:
 def templates_fingerprint(templates: Sequence[str]) -> str:
     """What tells text features of these templates from those of others.
 
+    Examples
+    --------
     >>> templates_fingerprint(["a photo of a {}."])
     '3849a0de'
     """
@@ -66,6 +72,8 @@ def templates_fingerprint(templates: Sequence[str]) -> str:
 def fill(template: str, class_name: str) -> str:
     """The sentence; underscores of the name become spaces.
 
+    Examples
+    --------
     >>> fill("a photo of a {}.", "hot_dog")
     'a photo of a hot dog.'
     """

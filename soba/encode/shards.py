@@ -55,7 +55,7 @@ class SourceShard:
     def pictures(self) -> Iterator[Picture]:
         """One picture for each row, in order: a row's number is its picture's place.
 
-        What cannot be had is a :class:`~soba.encode.pictures.NoPicture`, or says so when it is
+        What cannot be had is a `soba.encode.pictures.NoPicture`, or says so when it is
         opened. Where a tar is cut off, the last one says so.
         """
         if self.kind == "embeddings":
@@ -84,13 +84,15 @@ class SourceShard:
         return f"{first}{others}: not what was listed, size or time of change differ"
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`from_json` reads."""
+        """What `from_json` reads."""
         return asdict(self) | {"paths": list(self.paths)}
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """A shard as it was listed; what is none is a ValueError.
 
+        Examples
+        --------
         >>> shard = SourceShard("tar", ("a.tar",), "0123")
         >>> SourceShard.from_json(shard.to_json()) == shard
         True
@@ -118,8 +120,10 @@ def list_shards(
         A folder, a pattern, a .csv or .txt list, or several of them, here or wherever fsspec
         reaches. Braces stand for the paths that they list: "train-{000..015}.tar". Images are cut
         into shards of `size` files; a tar or Parquet file is a shard, and so is a .npy file of
-        features with the table beside it (:mod:`soba.encode.embeddings`).
+        features with the table beside it (`soba.encode.embeddings`).
 
+    Notes
+    -----
     A source holds one kind: images and tars in one folder are a ValueError. What a list names and
     is not there is in its shard all the same, and is recorded by whoever reads it.
     """

@@ -24,7 +24,7 @@ class EncoderSource:
     encoder
         The encoder itself, where it is at hand.
     opened_as
-        What :func:`reopen` finds it by: its name and precision.
+        What `reopen` finds it by: its name and precision.
     """
 
     def __init__(

@@ -21,9 +21,13 @@ class ByteTokenizer:
         Tokens per row. Longer sentences are cut, the end token stays; shorter ones are filled
         with zeros.
 
+    Notes
+    -----
     The end token has the highest id, since CLIP reads a sentence's feature where the id is
     largest. Case and extra space do not count.
 
+    Examples
+    --------
     >>> ByteTokenizer(6)("A  b")
     array([[256,  97,  32,  98, 257,   0]])
     """

@@ -43,7 +43,7 @@ _SHAPE = ("hidden_act", "num_attention_heads", "layer_norm_eps", "patch_size", "
 
 
 class TransformersEncoder(TorchEncoder):
-    """A CLIPModel, SiglipModel or Siglip2Model with its tokenizer; :meth:`load` makes one by name.
+    """A CLIPModel, SiglipModel or Siglip2Model with its tokenizer; `load` makes one by name.
 
     Parameters
     ----------
@@ -54,8 +54,10 @@ class TransformersEncoder(TorchEncoder):
     preprocess
         As the model was trained.
     name, precision, batch_size
-        As those of :class:`~soba.encode.openclip.OpenClip`.
+        As those of `soba.encode.openclip.OpenClip`.
 
+    Notes
+    -----
     Gradients pass through CLIP's text tower. SigLIP's has none to offer: it reads a text at its
     last place, where the context of a prompt cannot be cut or shared.
 

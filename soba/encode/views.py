@@ -101,6 +101,8 @@ class Views:
     def policy(self) -> dict[str, Any]:
         """Plain values that say how the views were made, for fingerprints and records.
 
+        Examples
+        --------
         >>> Views(count=16).policy()["count"]
         16
         """

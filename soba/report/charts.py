@@ -131,6 +131,8 @@ def calibration(members: Members, title: str, width: float) -> Any:
 def quoted_set(file: str) -> str | None:
     """The fine-grained set that a feature file is of, if its name has the set and ViT-B/16.
 
+    Examples
+    --------
     >>> quoted_set("dtd-ViT-B-16"), quoted_set("dtd-RN50"), quoted_set("my-ViT-B-16")
     ('dtd', None, None)
     """

@@ -30,6 +30,8 @@ def title_of(method: str) -> str:
 def colour_of(method: str) -> str:
     """A method's colour; one that has no colour of its own has the same in every picture, too.
 
+    Examples
+    --------
     >>> colour_of("soba+"), colour_of("my method") == colour_of("my method")
     ('#0a44cc', True)
     """

@@ -144,7 +144,7 @@ def legend_below(figure: Any, axes: Any, width: float) -> None:
 
 
 def legend_height(labels: Collection[str], width: float) -> float:
-    """Inches that :func:`legend_below` takes."""
+    """Inches that `legend_below` takes."""
     lines = sum(_wrapped(label, width).count("\n") + 1 for label in labels)
     return _LEGEND_ROW * -(-lines // _legend_columns(labels, width))
 

@@ -30,7 +30,7 @@ class _CellWorker:
 def records_by(
     runner: Runner, cells: list[Cell], places: Places, step: Step
 ) -> Iterator[tuple[Cell, Record]]:
-    """The records of cells as they are made: what `make_records` is for :func:`soba.bench.run.run`.
+    """The records of cells as they are made: what `make_records` is for `soba.bench.run.run`.
 
     Features that several cells need are made by the first; the others wait for the file. The
     results folder is one that all workers reach.

@@ -98,7 +98,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: Any) -> Manifest:
-        """What :meth:`to_json` said; a file may hold anything."""
+        """What `to_json` said; a file may hold anything."""
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise ValueError("not a manifest of this version of soba")
         try:
@@ -116,6 +116,8 @@ class Manifest:
 def ids_of(shard: int, positions: np.ndarray) -> np.ndarray:
     """Ids of images by shard and position.
 
+    Examples
+    --------
     >>> ids_of(1, np.array([0, 5])).tolist()
     [4294967296, 4294967301]
     """
@@ -128,6 +130,8 @@ def ids_of(shard: int, positions: np.ndarray) -> np.ndarray:
 def parse_part(text: str) -> tuple[int, int]:
     """Which worker of how many, counted from 0 as schedulers count.
 
+    Examples
+    --------
     >>> parse_part("0/4"), parse_part("3/4")
     ((0, 4), (3, 4))
     """

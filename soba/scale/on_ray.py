@@ -59,7 +59,7 @@ def _keep_to_this_machine() -> None:
 
 
 class OnRay:
-    """A :class:`soba.scale.run.Runner` on the cluster that is connected to."""
+    """A `soba.scale.run.Runner` on the cluster that is connected to."""
 
     def __init__(self, cpus: int = 1, gpus: float = 0) -> None:
         self._ray = _ray()
@@ -134,6 +134,8 @@ def room(nodes: Iterable[Mapping[str, Any]], needs: Mapping[str, float]) -> int:
 
     `nodes` are what `ray.nodes()` tells of.
 
+    Examples
+    --------
     >>> small, large = ({"Alive": True, "Resources": {"CPU": n}} for n in (1.0, 4.0))
     >>> room([small, large, small], {"CPU": 2}), room([small, small], {"CPU": 2})
     (2, 0)

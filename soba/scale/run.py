@@ -38,9 +38,9 @@ class Here:
     slots = 1
 
     def map(self, function: Callable[[Any, Any], Any], shared: Any, items: Any) -> Iterator[Any]:
-        """See :class:`Runner`."""
+        """See `Runner`."""
         return (function(shared, item) for item in items)
 
     def spread(self, make_worker: Callable[[], Any], items: Any) -> Iterator[Any]:
-        """See :class:`Runner`."""
+        """See `Runner`."""
         return map(make_worker(), items)

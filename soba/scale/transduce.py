@@ -69,7 +69,7 @@ def save_model(path: str | os.PathLike[str], model: EMModel, folder: ShardFolder
 
 
 def load_model(path: str | os.PathLike[str]) -> EMModel:
-    """What :func:`save_model` wrote, to score with."""
+    """What `save_model` wrote, to score with."""
     arrays, meta = load_checked(path)
     if meta.get("model") != KIND:
         raise ValueError(f"{path}: not a model of soba learn --transductive")

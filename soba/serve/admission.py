@@ -16,6 +16,8 @@ class Busy(Exception):
 class Admission:
     """Lets so many images in at a time.
 
+    Examples
+    --------
     >>> admission = Admission(3)
     >>> with admission.of(2):
     ...     try:

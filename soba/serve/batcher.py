@@ -25,6 +25,8 @@ class _Item(NamedTuple):
 class Batcher:
     """One thread that encodes what any number of others bring; close it to end the thread.
 
+    Examples
+    --------
     >>> class Sums:
     ...     def encode_pixels(self, pixels):
     ...         return pixels.sum(axis=(2, 3))

@@ -1,7 +1,7 @@
 """The databases that streams live in: how to reach each, and what it says in other words.
 
 All statements are in `store.py`, once. What the two databases say differently is in a
-:class:`Database`, a value each. It takes a function that connects, so that anyone can bring a
+`Database`, a value each. It takes a function that connects, so that anyone can bring a
 connection of their own: the tests bring one whose disk loses power.
 """
 
@@ -75,6 +75,8 @@ class Database:
 def open_database(url: str, *, durability: Durability = "full") -> Database:
     """The database of a URL: `sqlite:///FILE` or `postgresql://USER@HOST/NAME`.
 
+    Examples
+    --------
     >>> open_database("sqlite:///cats.db").name
     'cats.db'
     """
@@ -227,6 +229,8 @@ class _PostgresConnection:
 def without_password(url: str) -> str:
     """A URL that may be printed.
 
+    Examples
+    --------
     >>> without_password("postgresql://me:secret@host/cats?sslmode=require")
     'postgresql://me@host/cats'
     """

@@ -29,6 +29,8 @@ def digests_of_images(content_ids: np.ndarray) -> np.ndarray:
 def digests_of_features(rows: np.ndarray) -> np.ndarray:
     """(n, d) unit rows -> (n,) digests.
 
+    Examples
+    --------
     >>> rows = np.eye(2, 64)
     >>> one, rounded = digests_of_features(rows), digests_of_features(rows + 1e-5)
     >>> differ(one, rounded).tolist(), differ(one, one[::-1]).tolist()

@@ -49,7 +49,7 @@ class DurableStream:
     Parameters
     ----------
     store
-        `sqlite:///FILE` or `postgresql://USER@HOST/NAME`, or a :class:`Database`.
+        `sqlite:///FILE` or `postgresql://USER@HOST/NAME`, or a `Database`.
     name
         Of the stream: there may be many in one database.
     classifier
@@ -63,7 +63,7 @@ class DurableStream:
     remember
         How many ids are known, the last ones and those of the samples that are kept: one that
         comes again is scored, and not learned from again. Of a new stream. Ids that a classifier
-        brings, here or by :meth:`import_state`, are the oldest of them.
+        brings, here or by `import_state`, are the oldest of them.
     change_classes
         Take the samples of a stream with other classes over to those of the classifier.
     encoder
@@ -126,7 +126,7 @@ class DurableStream:
         batch: int = 64,
         top: int = 3,
     ) -> Iterator[Answer]:
-        """Answer images in their order, as :meth:`Classifier.classify` does.
+        """Answer images in their order, as `Classifier.classify` does.
 
         Every batch is in the database before its first answer comes. `ids` are what the client
         calls the images, one each; by default an image is known by its content. A frozen stream
@@ -157,6 +157,8 @@ class DurableStream:
     def view(self) -> View:
         """The stream as this process knows it: needs no database, and changes no more.
 
+        Examples
+        --------
         >>> import soba, tempfile
         >>> clf = soba.Classifier("tiny", ["bell", "cat"])
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -174,11 +176,11 @@ class DurableStream:
     # Changes ----------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Answer without learning, in all processes, until :meth:`unfreeze`."""
+        """Answer without learning, in all processes, until `unfreeze`."""
         self._replica.set("freeze", lambda state: {"frozen": True, "frozen_by": "operator"})
 
     def unfreeze(self) -> None:
-        """Learn again. Raises :class:`GuardFailed` while a guard finds the stream worse than CLIP:
+        """Learn again. Raises `GuardFailed` while a guard finds the stream worse than CLIP:
         roll back first, or remove the guard."""
         self._replica.set("unfreeze", trusted)
 
@@ -199,8 +201,8 @@ class DurableStream:
         """Go back to what was known at a version: a snapshot's, or one that the log still reaches.
 
         Samples that were learned since stay known by their ids, as far as these are remembered, so
-        that who sends them again does not bring them back: also those from before a :meth:`reset`
-        or an :meth:`import_state` that is gone back behind, and those that an import brought.
+        that who sends them again does not bring them back: also those from before a `reset`
+        or an `import_state` that is gone back behind, and those that an import brought.
         Whether the stream is frozen stays as it is.
         """
 
@@ -265,7 +267,7 @@ class DurableStream:
         return [Change(*row) for row in self._store.history(self.name, limit)]
 
     def snapshots(self) -> list[int]:
-        """The versions whose states are kept for :meth:`rollback`, newest first."""
+        """The versions whose states are kept for `rollback`, newest first."""
         return self._store.snapshots(self.name)
 
     def to_classifier(self) -> Classifier:

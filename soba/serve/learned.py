@@ -36,7 +36,7 @@ class Learned:
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> Learned:
-        """What :meth:`to_bytes` made."""
+        """What `to_bytes` made."""
         end = _HEAD + int.from_bytes(blob[:_HEAD], "little")
         delta = Delta.from_bytes(blob[end:])
         digests = np.frombuffer(blob[_HEAD:end], DIGEST)

@@ -14,6 +14,8 @@ _MASK = (1 << 63) - 2  # the largest int64 is no id
 def ids_of_names(names: Iterable[str | int]) -> np.ndarray:
     """(n,) int64: a hash of what each sample is called; numbers are called by their digits.
 
+    Examples
+    --------
     >>> ids_of_names(["cat 1", "cat 2"]).tolist() == ids_of_names(["cat 1", "cat 2"]).tolist()
     True
     >>> bool((ids_of_names(["7"]) == ids_of_names([7])).all())

@@ -17,7 +17,7 @@ class StreamPool:
     Parameters
     ----------
     open
-        Opens a stream of the database; raises :class:`NoStream`.
+        Opens a stream of the database; raises `NoStream`.
     most
         Streams in memory, unless more are in use at once.
     """

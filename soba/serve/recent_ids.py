@@ -27,6 +27,8 @@ def known(ids: np.ndarray, digests: np.ndarray | int = 0) -> np.ndarray:
 def last_of_each(records: np.ndarray) -> np.ndarray:
     """The records without those whose id comes again later.
 
+    Examples
+    --------
     >>> last_of_each(known(np.array([7, 3, 7]), np.array([1, 2, 4], DIGEST))).tolist()
     [(3, 2), (7, 4)]
     """
@@ -57,6 +59,8 @@ def digests_of(records: np.ndarray, ids: np.ndarray) -> np.ndarray:
 class RecentIds:
     """At least the last `remember` ids; 16 bytes each.
 
+    Examples
+    --------
     >>> recent = RecentIds(remember=8)
     >>> len(recent.add(known(np.arange(8)))), len(recent.add(known(np.array([8]))))
     (0, 0)
@@ -130,6 +134,6 @@ def stored(name: str, records: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def restored(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The records of :func:`stored`."""
+    """The records of `stored`."""
     digests = arrays[f"{name}.digests"]
     return known(arrays[f"{name}.ids"], digests if len(digests) else 0)

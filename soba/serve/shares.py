@@ -8,6 +8,8 @@ import math
 def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
     """The 95% interval of a share, by Wilson's score; all there is where nothing was counted.
 
+    Examples
+    --------
     >>> [round(end, 3) for end in wilson(8, 10)]
     [0.49, 0.943]
     >>> wilson(0, 0)
@@ -24,6 +26,8 @@ def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
 def sign_test(worse: int, better: int) -> float:
     """How likely it is to be worse so often or more, of the times that two differ, by chance.
 
+    Examples
+    --------
     >>> sign_test(5, 0), sign_test(0, 5), sign_test(0, 0)
     (0.03125, 1.0, 1.0)
     """

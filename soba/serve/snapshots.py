@@ -14,6 +14,8 @@ def surplus(versions: Sequence[int], kept: int = KEPT) -> list[int]:
     oldest. Of the others the one goes whose neighbours are closest, measured by their age, until
     there are no more than `kept`: a state of an hour ago and one of a month ago are both at hand.
 
+    Examples
+    --------
     >>> versions = []
     >>> for version in range(1000):
     ...     versions.insert(0, version)
@@ -37,6 +39,8 @@ def reachable(version: int | None, snapshots: Sequence[int]) -> int | None:
 
     The log is kept from the second of them on. Before that there are only the snapshots.
 
+    Examples
+    --------
     >>> reachable(9, [10, 7, 3]), reachable(6, [10, 7, 3]), reachable(2, [10, 7, 3])
     (9, 3, None)
     """

@@ -137,6 +137,8 @@ def ablate(
 ) -> list[Row]:
     """One row per (setting, seed), every setting on the same orders.
 
+    Examples
+    --------
     >>> import soba
     >>> from soba.testing import example_stream
     >>> images, labels, text = example_stream(n=120, classes=4, width=8)
@@ -207,7 +209,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """What :func:`write_csv` wrote; any damage raises a ValueError that names the file."""
+    """What `write_csv` wrote; any damage raises a ValueError that names the file."""
     columns = list(Row.__dataclass_fields__)
     try:
         with path.open(newline="", encoding="utf-8") as file:

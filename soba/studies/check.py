@@ -191,6 +191,8 @@ def sign_test(won: int, lost: int, most: int) -> float:
     with the largest probability counts: 1 where no more labelled images are won than lost. With
     `most` far above the labels it is the usual sign test.
 
+    Examples
+    --------
     >>> round(sign_test(5, 0, 10**6), 4), sign_test(3, 2, 5), sign_test(2, 2, 4)
     (0.0312, 0.0, 1.0)
     """
@@ -340,6 +342,8 @@ def images_to_label(
 def few_per_class(labels: np.ndarray, per_class: int, *, seed: int = 0) -> np.ndarray:
     """`labels` with so many of each class kept, drawn by chance; -1 elsewhere.
 
+    Examples
+    --------
     >>> few_per_class(np.array([0, 1, 0, 1, 1]), 1).tolist().count(-1)
     3
     """

@@ -92,6 +92,8 @@ class Measured:
 def papers_methods() -> list[str]:
     """Those of the paper's runtime table.
 
+    Examples
+    --------
     >>> papers_methods()
     ['zero-shot', 'tpt', 'difftpt', 'tda', 'soba']
     """
@@ -161,7 +163,7 @@ def costs(
     repeats: int = 3,
     step: Callable[[str, int], None] = lambda method, streams: None,
 ) -> list[Cost]:
-    """What each method that was :func:`prepared` costs.
+    """What each method that was `prepared` costs.
 
     A method pays for encoding all the views it gets. `step` is called when a method begins, with
     0, and after each of its streams, with 1.
@@ -209,7 +211,7 @@ def _priced(measured: dict[str, tuple[int, float | None, float]]) -> list[Cost]:
 
 
 def shown(cost: Cost) -> list[str]:
-    """A cost as the cells below :data:`HEADINGS`."""
+    """A cost as the cells below `HEADINGS`."""
     share = None if not cost.encode else cost.adapt / cost.encode
     encode = None if cost.encode is None else 1e3 * cost.encode / cost.images
     minutes = None if cost.quoted_seconds is None else cost.quoted_seconds / 60
@@ -256,7 +258,7 @@ def write_costs(path: Path, measured: Measured) -> None:
 
 
 def costs_of(content: Any) -> Measured:
-    """What :func:`write_costs` wrote, parsed; a ValueError says what is wrong with it."""
+    """What `write_costs` wrote, parsed; a ValueError says what is wrong with it."""
     try:
         name, images, classes = (content[key] for key in ("features", "images", "classes"))
         seconds = {

@@ -96,7 +96,7 @@ class Inspection:
 
 
 def inspect(saved: Classifier | Adapter, names: Sequence[str] | None = None) -> Inspection:
-    """What :func:`soba.load` gave, looked into; changes nothing and opens no encoder.
+    """What `soba.load` gave, looked into; changes nothing and opens no encoder.
 
     `names` are for adapters, which do not know what their classes are called.
     """

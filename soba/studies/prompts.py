@@ -63,6 +63,8 @@ def prompt_hints(
 ) -> PromptHints:
     """Hints from (C, d) text and (n, d) image features and what both answer, (n,) each.
 
+    Examples
+    --------
     >>> text = np.eye(3)
     >>> images = np.repeat(text, 6, axis=0)
     >>> said, adapted = np.repeat([0, 1, 1], 6), np.repeat([0, 1, 2], 6)

@@ -32,6 +32,8 @@ class PromptTuner(Adapter):
     template
         One prompt with `{}` for the class name; the words before it are what is tuned.
 
+    Notes
+    -----
     `text_features` are the zero-shot ones of the template, `logit_scale` is the encoder's.
     """
 
@@ -64,7 +66,7 @@ class PromptTuner(Adapter):
         return twin
 
     def with_text(self, text_features: Array) -> Self:
-        """Not for methods that make their text themselves: see :meth:`with_classes`."""
+        """Not for methods that make their text themselves: see `with_classes`."""
         raise TypeError(f"{self.name} makes its text from class names: use with_classes")
 
     # State: what the base does, with the encoder beside it --------------------------------------
@@ -85,7 +87,7 @@ class PromptTuner(Adapter):
 
     @classmethod
     def from_state(cls, state: dict[str, Any], encoder: Encoder | None = None) -> Self:
-        """The adapter that :meth:`state` described, on the encoder it was made with."""
+        """The adapter that `state` described, on the encoder it was made with."""
         meta, arrays = cls._checked_state(state)
         if encoder is None:
             raise ValueError(f"{cls.card.name} needs its encoder: load(path, encoder=...)")

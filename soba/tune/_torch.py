@@ -34,7 +34,7 @@ torch: Any = _Torch()
 def gradients() -> Iterator[None]:
     """Gradients are kept inside, though the caller has `no_grad` or `inference_mode` on.
 
-    What is to be part of them has to be made inside, or be :func:`plain`.
+    What is to be part of them has to be made inside, or be `plain`.
     """
     with torch.inference_mode(False), torch.enable_grad():
         yield

@@ -15,6 +15,8 @@ def match_classes(wanted: Sequence[str], known: Sequence[str]) -> np.ndarray:
     Class names, or any other keys that are unique: two ImageNet classes are both called
     "missile", so for sets that hold one of them give WordNet ids on both sides.
 
+    Examples
+    --------
     >>> match_classes(["goldfish", "Robin"], ["robin", "tench", "goldfish"]).tolist()
     [2, 0]
     """
@@ -35,6 +37,8 @@ def map_support(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The labelled samples that belong to the wanted classes, and their labels among those.
 
+    Examples
+    --------
     >>> rows, mapped = map_support([0, 2, 1, 2], ["robin", "tench", "eel"], ["eel", "robin"])
     >>> rows.tolist(), mapped.tolist()
     ([0, 1, 3], [1, 0, 0])

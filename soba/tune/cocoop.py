@@ -21,7 +21,7 @@ from soba.tune.coop import CoOp
 class CoCoOp(CoOp):
     """Conditional context optimisation: `fit(features, labels)`, then `with_classes`.
 
-    Parameters, and the view that is scored, are those of :class:`CoOp`.
+    Parameters, and the view that is scored, are those of `CoOp`.
     """
 
     card: ClassVar[Card] = Card(

@@ -37,10 +37,12 @@ class CoOp(PromptTuner, FewShotAdapter):
     seed
         Of the random vectors and the order of samples.
 
+    Notes
+    -----
     The last epoch counts; `val` is not looked at. Of views the first one, the image itself, is
     scored, as zero-shot CLIP does; training draws from all.
 
-    With an encoder at hand::
+    With an encoder at hand:
 
         tuner = CoOp(encoder, imagenet_names).fit(features, labels)
         logits = tuner.with_classes(pet_names).logits(pet_features)

@@ -35,6 +35,8 @@ _DROPS = (0.88889, 0.96296)  # shares of the stream from which on the rate is a 
 class Banks:
     """Text features (C, d) of the past: the last ones, the hardest of them, and a slow mean.
 
+    Examples
+    --------
     >>> banks = Banks(capacity=2, hardest=1, momentum=0.5)
     >>> for text, entropy in ((0.0, 0.3), (1.0, 0.9), (2.0, 0.1)):
     ...     banks.push(np.full((1, 1), text), entropy)
@@ -89,6 +91,8 @@ class HisTPT(PromptTuner):
         Length of the stream, if known: the learning rate then falls to a tenth at 89% of it and to
         a hundredth at 96%, as in the public code. By default it stays: a stream has no end.
 
+    Notes
+    -----
     With other classes the contexts of those that stay, their moments and the ids of known samples
     are kept; new classes begin with the template's words, and the banks start over.
 

@@ -30,10 +30,14 @@ class TipAdapterF(TipAdapter):
     seed
         Of the order of samples.
 
-    The others are those of :class:`TipAdapter`. Of (n, V, d) samples the keys begin as Tip-Adapter
+    Notes
+    -----
+    The others are those of `TipAdapter`. Of (n, V, d) samples the keys begin as Tip-Adapter
     makes them, the mean of the V augmentations as they are; every epoch trains on one of these,
     drawn at random and of unit length.
 
+    Examples
+    --------
     >>> shots = np.array([[0.0, 1.0], [1.0, 0.0]])
     >>> tip = TipAdapterF(np.eye(2), logit_scale=10.0).fit(shots, [0, 1])
     >>> tip.losses_[-1] < tip.losses_[0]
@@ -81,7 +85,7 @@ class TipAdapterF(TipAdapter):
         """The fitted cache for some of its classes, in this order: ImageNet's for -A or -R.
 
         Keys of the other classes vote for none of these and are left out; see
-        :func:`soba.tune.classes.match_classes` for the indices.
+        `soba.tune.classes.match_classes` for the indices.
         """
         columns = np.asarray(classes, np.int64)
         twin = type(self)(self.text_features[columns], **self.params)

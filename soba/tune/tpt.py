@@ -29,9 +29,11 @@ class TPT(PromptTuner):
     selection
         Share of the views whose mean entropy is lowered: 0.1 of 64 are 6.
 
+    Notes
+    -----
     `steps` + 1 passes of all C prompts through the text tower and `steps` back, a sample.
 
-    With an encoder at hand::
+    With an encoder at hand:
 
         tuner = TPT(encoder, ["dog", "cat"], "a photo of a {}.")
         logits = tuner.adapt(views)  # (n, 64, d) -> (n, 2)
@@ -105,6 +107,8 @@ class TPT(PromptTuner):
 def share(value: float, name: str) -> float:
     """`value` as a float, if it is a share: above 0, 1 at most.
 
+    Examples
+    --------
     >>> share(0.1, "selection")
     0.1
     """

@@ -28,6 +28,8 @@ from soba.serve.stream_state import StreamState
 def sample_name(number: int) -> str:
     """A sample's id as the API writes it.
 
+    Examples
+    --------
     >>> sample_name(255)
     '00000000000000ff'
     """

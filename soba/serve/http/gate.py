@@ -39,6 +39,8 @@ _HEADERS = {
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address.
 
+    Examples
+    --------
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
     """
