@@ -7,6 +7,7 @@ threads one leads: it takes along what the others have brought, commits once, an
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -44,12 +45,16 @@ class GroupCommit(Generic[R]):
         self._waiting: deque[_Waiting[R]] = deque()
         self._led = False
 
-    def submit(self, request: R) -> None:
-        """Return when the request is written, or raise why it is not."""
+    def submit(self, request: R, *, gather: float = 0.0) -> None:
+        """Return when the request is written, or raise why it is not.
+
+        `gather` are seconds that whoever leads waits for others who are known to be on their way:
+        a transaction costs the same for many as for one.
+        """
         waiting = _Waiting(request)
         with self._turn:
             self._waiting.append(waiting)
-        while group := self._group_to_lead(waiting):
+        while group := self._group_to_lead(waiting, gather):
             self._write(group)
         if waiting.error is not None:
             raise waiting.error
@@ -64,17 +69,25 @@ class GroupCommit(Generic[R]):
         finally:
             self._release()
 
-    def _group_to_lead(self, waiting: _Waiting[R]) -> list[_Waiting[R]]:
+    def _group_to_lead(self, waiting: _Waiting[R], gather: float) -> list[_Waiting[R]]:
         """The next group, for who waits and finds nobody leading; none once its request is done.
 
         The leader's own request comes in a later group, if this one is full.
         """
         with self._turn:
             self._turn.wait_for(lambda: waiting.done or not self._led)
-            return [] if waiting.done else self._lead()
+            if waiting.done:
+                return []
+            self._led = True
+        try:
+            time.sleep(gather)
+        except BaseException:  # interrupted: somebody else leads
+            self._release()
+            raise
+        with self._turn:
+            return self._lead()
 
     def _lead(self) -> list[_Waiting[R]]:
-        self._led = True
         group = [self._waiting.popleft()]
         size = group[0].request.size
         while self._waiting and size + self._waiting[0].request.size <= self._limit:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ANSWERS = 10_000  # whose feedback needs no more than an id
 _AGREEMENT = 1000  # answers that the share of agreement is of
 _HANGING = 5.0  # seconds without an answer, besides those between two questions
+_GATHER = 0.002  # seconds that learners wait for one another, where there are several
 _GROWTH = 1.02  # of the samples between two points of the curves
 
 
@@ -97,7 +98,7 @@ class LiveStream:
 
     def _learn(self, learning: Learning) -> None:
         try:
-            self.stream._replica.learn(learning)
+            self.stream._replica.learn(learning, gather=_GATHER if self.users > 1 else 0.0)
         except StoreError:
             self._hear(answered=False)
             raise

@@ -68,9 +68,9 @@ class Replica:
 
     view: View
 
-    def learn(self, learning: Learning) -> None:
-        """Learn samples, together with those of others who wait."""
-        self._group.submit(learning)
+    def learn(self, learning: Learning, *, gather: float = 0.0) -> None:
+        """Learn samples, together with those of others who wait, or come in so many seconds."""
+        self._group.submit(learning, gather=gather)
         if learning.problem is not None:
             raise learning.problem
 
