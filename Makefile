@@ -63,8 +63,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# A process for each core; the tests of a file stay together, since they share servers.
 test: lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 test-all: lint
 	SOBA_LONG=1 $(BIN)/python -m pytest -q

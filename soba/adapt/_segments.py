@@ -38,7 +38,8 @@ def add_segments(
     order = np.argsort(labels, kind="stable")
     labels, at, weights = labels[order], at[order], weights[order].astype(np.float32)
     starts, sizes = _pieces(labels)
-    room = np.empty((max(_BLOCK_ROWS, int(sizes.max(initial=0))), rows.shape[1]), np.float32)
+    # Not empty: where rows are of another type, numpy casts what lies there before it takes any.
+    room = np.zeros((max(_BLOCK_ROWS, int(sizes.max(initial=0))), rows.shape[1]), np.float32)
     for size in np.unique(sizes).tolist():
         alike = starts[sizes == size]
         step = max(1, len(room) // size)

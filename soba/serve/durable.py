@@ -20,6 +20,7 @@ from soba.classifier import Classifier, Templates, load
 from soba.encode.prompts import classifier as text_classifier
 from soba.encode.prompts import templates as read_templates
 from soba.encode.source import EncoderSource
+from soba.serve.creation import create_stream
 from soba.serve.databases import Database, Durability, open_database
 from soba.serve.guard import WITHOUT_GUARD, Guard, trusted
 from soba.serve.learning import Learning
@@ -376,20 +377,6 @@ class DurableStream:
             view = self._replica.sync()
             logits = np.asarray(view.predictor.logits(part.features))
         return answered(part, logits, view.scaled_text, view.names, min(top, len(view.names)))
-
-
-def create_stream(
-    store: Store, name: str, classifier: Classifier, remember: int = REMEMBERED
-) -> bool:
-    """Make a stream that goes on from a classifier, unless there is one: whether it was made."""
-    adapter = checked_adapter(classifier.adapter).copy()  # ids too many to remember are forgotten
-    state = StreamState.begun(adapter, classifier._note(), remember)
-
-    def blob_at(version: int) -> bytes:
-        state.version = version
-        return state.to_bytes()
-
-    return store.create(name, encoder=state.encoder["encoder"], blob_at=blob_at, **state.header())
 
 
 def _prompts(templates: Templates) -> tuple[str, ...]:

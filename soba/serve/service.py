@@ -29,8 +29,9 @@ from soba.encode.prompts import list_templates
 from soba.encode.prompts import templates as read_templates
 from soba.serve.admission import Admission
 from soba.serve.batcher import Batcher
+from soba.serve.creation import create_stream
 from soba.serve.databases import Database
-from soba.serve.durable import DurableStream, create_stream
+from soba.serve.durable import DurableStream
 from soba.serve.label_sets import LabelSets
 from soba.serve.ledger import Ledger
 from soba.serve.live_stream import Conflict, LiveStream
