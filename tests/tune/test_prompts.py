@@ -77,7 +77,14 @@ POOLS = [
 ]
 
 
-@pytest.mark.parametrize("text", POOLS, ids=str)
+def told(settings):
+    """The same name in every process: functions by their own, and not by where they lie."""
+    return ", ".join(
+        f"{key}={getattr(value, '__name__', value)}" for key, value in settings.items()
+    )
+
+
+@pytest.mark.parametrize("text", POOLS, ids=told)
 def test_towers_of_all_pools(text):
     encoder = pooled(**text)
     prompts = Prompts(encoder, NAMES, TEMPLATE, at_a_time=100)
@@ -91,7 +98,7 @@ def test_towers_of_all_pools(text):
     assert context.grad.abs().amax(dim=1).min() > 0  # every place of it counts
 
 
-@pytest.mark.parametrize("text", POOLS, ids=str)
+@pytest.mark.parametrize("text", POOLS, ids=told)
 def test_free_places_under_all_pools(text):
     encoder = pooled(**text)
     words = Prompts(encoder, NAMES, "some {}.")
@@ -111,7 +118,7 @@ def test_free_places_under_all_pools(text):
         {"tokens": padded_left, "pool_type": "last"},
         {"pool_type": "eos", "eos_id": 2},  # not the tokenizer's
     ],
-    ids=str,
+    ids=told,
 )
 def test_tokenizers_without_a_start_are_refused(text):
     encoder = pooled(**text)
