@@ -13,6 +13,7 @@ from code_blocks import commands, indented, languages, run_page
 from conftest import ROOT
 from serving import Server
 
+from soba import registry
 from soba.cli import app
 
 PAGES = {
@@ -39,8 +40,12 @@ counts = Counter()
 
 @pytest.fixture
 def stage(icon_stream, tmp_path, monkeypatch):
-    """A folder with what the pages take for granted: icons, features, a labelled file."""
+    """A folder with what the pages take for granted: icons, features, a labelled file.
+
+    A method that a page registers is gone with it: other tests look at all methods there are.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     rng = np.random.default_rng(0)
     rows = {"image_features": rng.normal(size=(40, 16)), "text_features": rng.normal(size=(6, 16))}
     np.savez("features.npz", **{k: v.astype(np.float32) for k, v in rows.items()}, logit_scale=50.0)
