@@ -13,7 +13,8 @@ class Job:
     size: int = 1
 
 
-def run(jobs, work):
+def run(jobs, work, begun=None):
+    """Each job in a thread of its own; where `begun` is given, all wait until the first has."""
     failed = {}
 
     def guarded(job):
@@ -25,6 +26,8 @@ def run(jobs, work):
     threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
     for thread in threads:
         thread.start()
+        if begun is not None:
+            begun.wait()
     for thread in threads:
         thread.join()
     return [failed.get(id(job)) for job in jobs]
@@ -36,9 +39,11 @@ class Held:
     def __init__(self, waiting, limit=100, fails=()):
         self.groups, self.after = [], 0
         self.waiting, self.fails = waiting, fails
+        self.begun = threading.Event()
         self.commits = GroupCommit(self.commit, self.count, limit)
 
     def commit(self, group):
+        self.begun.set()
         while not self.groups and len(self.commits._waiting) < self.waiting:
             threading.Event().wait(0.001)
         self.groups.append(group)
@@ -48,17 +53,21 @@ class Held:
     def count(self):
         self.after += 1
 
+    def run(self, jobs):
+        """The first one is a group of its own, since the others come when it is being written."""
+        return run(jobs, self.commits.submit, self.begun)
+
 
 def test_those_who_wait_are_committed_together():
     held = Held(waiting=15)
-    assert run([Job() for _ in range(16)], held.commits.submit) == [None] * 16
+    assert held.run([Job() for _ in range(16)]) == [None] * 16
     assert [len(group) for group in held.groups] == [1, 15]
     assert held.after == 2
 
 
 def test_a_group_has_a_limit_and_a_large_request_a_group_of_its_own():
     held, jobs = Held(waiting=8, limit=3), [Job() for _ in range(8)] + [Job(7)]
-    assert run(jobs, held.commits.submit) == [None] * 9
+    assert held.run(jobs) == [None] * 9
     assert sorted(sum(job.size for job in group) for group in held.groups)[-1] == 7
     assert all(len(group) == 1 or sum(j.size for j in group) <= 3 for group in held.groups)
     assert sum(len(group) for group in held.groups) == 9
@@ -66,7 +75,7 @@ def test_a_group_has_a_limit_and_a_large_request_a_group_of_its_own():
 
 def test_what_a_commit_raises_all_of_its_group_raise():
     held = Held(waiting=5, fails={2})
-    errors = run([Job() for _ in range(6)], held.commits.submit)
+    errors = held.run([Job() for _ in range(6)])
     assert sorted(map(str, errors)) == ["None"] + ["group 2"] * 5
     assert held.after == 1
     held.commits.submit(Job())  # the next one is none the worse
