@@ -1,5 +1,6 @@
 """A PostgreSQL server for tests, on a socket in a folder; root runs it as user `postgres`."""
 
+import contextlib
 import glob
 import os
 import pwd
@@ -75,6 +76,19 @@ class PostgresServer:
         """All at once and without a word to its clients, as a machine goes down."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait()
+
+    @contextlib.contextmanager
+    def hanging(self):
+        """It neither answers nor refuses meanwhile, as if its disk or the network stood still."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        processes = [self.process.pid, *map(int, children.read_text().split())]
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
 
     def new_database(self):
         """The URL of an empty place in it."""

@@ -65,6 +65,30 @@ def test_the_database_goes_and_comes_back(postgres, farm, client, tmp_path):
         assert_served(stream, range(50), tmp_path)
 
 
+def test_a_database_that_hangs(postgres, farm, client, tmp_path):
+    """Nobody waits for it but those who learn, and they are answered when it goes on."""
+    options = (FEATURES, "--sync-seconds", "0.2")
+    with farm.start(postgres.new_database(), tmp_path, *options) as server:
+        stream = client(server).create("cats", CLASSES)
+        version = send(stream, range(40))[-1].version
+        learned = []
+        learner = threading.Thread(target=lambda: learned.extend(send(stream, range(40, 50))))
+        with postgres.hanging():
+            learner.start()
+            assert server.get("/readyz") == 503 and server.get("/livez") == 200
+            looks = []
+            while not looks or not looks[-1].stale:  # it takes a while to be taken for hanging
+                looks = send(stream, range(40), learn=False)
+            assert {look.version for look in looks} == {version}
+            assert learner.is_alive() and not learned
+        learner.join()
+        server.wait("/readyz")
+        assert len(learned) == 10
+        while send(stream, [0], learn=False)[0].stale:
+            pass
+        assert_served(stream, range(50), tmp_path)
+
+
 def test_a_full_disk(farm, client, tmp_path):
     with farm.start(f"sqlite:///{tmp_path}/streams.db", tmp_path, FEATURES) as server:
         stream = client(server).create("cats", CLASSES)
