@@ -1,7 +1,6 @@
 """The client: what it sends again and what it does not, to real servers behind lines that fail."""
 
 import io
-import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 from lossy_proxy import LossyProxy
 from PIL import Image
 from served_features import CLASSES, assert_served, features
+from server_farm import free_port
 
 import soba
 from soba import client as client_module
@@ -57,8 +57,7 @@ def calls(proxy):
 
 
 def test_a_server_that_is_not_there(waits):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     client = soba.Client(f"http://127.0.0.1:{port}", retries=5)
     with client, pytest.raises(ServiceError, match=f"http://127.0.0.1:{port}") as caught:
         client.stream("cats").reset()  # not even this was done, so it was tried again

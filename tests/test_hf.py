@@ -141,7 +141,7 @@ def test_it_learns_as_a_classifier_does(stream, tiny):
         [{"score": share, "label": label} for label, share in answer.top]
         for answer in clf.classify(images, top=len(names))
     ]
-    np.testing.assert_allclose(answers, table(expected, names), atol=1e-5)
+    np.testing.assert_allclose(answers, table(expected, names), atol=1e-4)
     plain = table(pipeline(TASK, tiny, learn=False)(images, names), names)
     assert (answers.argmax(axis=1) != plain.argmax(axis=1)).any()
     seen = classify.classifier(names).adapter.n_seen
@@ -165,7 +165,7 @@ def test_lists_single_images_and_generators_give_the_same(stream, tiny):
     assert drawn == [0]  # no image is waited for that is not needed
     generated = [first, *lazy]
     for answers in (one_by_one, generated):
-        np.testing.assert_allclose(table(answers, names), table(together, names), atol=1e-5)
+        np.testing.assert_allclose(table(answers, names), table(together, names), atol=1e-4)
 
 
 class Sigmoid(soba.encode.encoder.Encoder):
@@ -197,7 +197,7 @@ def test_what_siglip_learns_moves_labels_against_each_other(stream, tiny):
     np.testing.assert_allclose(odds[True].sum(axis=1), odds[False].sum(axis=1), rtol=1e-4)
     shares = odds[True] / odds[True].sum(axis=1, keepdims=True)
     expected = table(pipeline(TASK, tiny)(images, names), names)
-    np.testing.assert_allclose(shares, expected, atol=1e-5)
+    np.testing.assert_allclose(shares, expected, atol=1e-4)
     assert np.abs(scores[True] - scores[False]).max() > 0.05
 
 

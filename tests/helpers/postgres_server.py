@@ -81,10 +81,12 @@ class PostgresServer:
     def hanging(self):
         """It neither answers nor refuses meanwhile, as if its disk or the network stood still."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        processes = [self.process.pid, *map(int, children.read_text().split())]
-        for pid in processes:
-            os.kill(pid, signal.SIGSTOP)
+        processes = [self.process.pid]
+        os.kill(self.process.pid, signal.SIGSTOP)  # first: it neither forks nor reaps from now on
         try:
+            processes += map(int, children.read_text().split())
+            for pid in processes[1:]:
+                os.kill(pid, signal.SIGSTOP)
             yield
         finally:
             for pid in processes:

@@ -71,7 +71,11 @@ class RayNodes:
     def run(self, *arguments, code=0):
         """What a command prints; its exit code must be `code`."""
         with self.start(*arguments) as command:
-            printed, _ = command.communicate()
+            try:
+                printed, _ = command.communicate()
+            except BaseException:  # out of time: nobody shall wait for it any more
+                command.kill()
+                raise
         assert command.returncode == code, printed + self.logs()
         return printed
 
@@ -87,9 +91,11 @@ class RayNodes:
 
     def close(self):
         self._nodes.stdin.close()
-        self._nodes.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._nodes.wait(120)
         with contextlib.suppress(ProcessLookupError):  # what outlived its node
             os.killpg(self._nodes.pid, signal.SIGKILL)
+        self._nodes.wait()
         self._nodes.stdout.close()
         self._log.close()
         shutil.rmtree(self.place)
@@ -104,6 +110,7 @@ def main():
     def env(node):
         return os.environ | {"SOBA_TEST_NODE": node, "PYTHONPATH": saboteur}
 
+    Cluster._wait_for_node.__defaults__ = (300,)  # seconds: a busy machine is slow to start nodes
     head = shared | {"include_dashboard": False, "env_vars": env("first")}
     temp = os.path.join(os.environ["RAY_TMPDIR"], "ray")
     cluster = Cluster(initialize_head=True, head_node_args=head | {"temp_dir": temp})

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from server_farm import free_port
+
 import soba
 
 HOME = Path(soba.__file__).parents[1]
@@ -22,7 +24,7 @@ class Server:
 
     def __init__(self, store, *options, env=None):
         self.store, self.options, self.env = store, options, env or {}
-        self.port, self.url, self.process, self.lines = 0, None, None, []
+        self.port, self.url, self.process, self.lines = free_port(), None, None, []
 
     def start(self):
         command = [sys.executable, "-m", "soba", "serve", "--store", self.store]

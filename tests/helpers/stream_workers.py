@@ -4,6 +4,7 @@ Python takes a second to start, so one process does that, and forks for each job
 what happens line by line: `ack JOB FIRST LAST` of samples that were acknowledged, `end JOB`.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -57,7 +58,8 @@ class Workers:
     def kill(self, job):
         """The samples that were acknowledged and not yet asked for; the job is dead then."""
         if job not in self._ended:
-            os.kill(self._jobs[job], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended, and that is still to be read
+                os.kill(self._jobs[job], signal.SIGKILL)
         rows = []
         while (more := self.acknowledged(job)) is not None:
             rows += more

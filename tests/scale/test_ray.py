@@ -68,7 +68,11 @@ def run_on_both(nodes, place, images, size):
     command = nodes.start(*embed, "-o", there, *ray)
     nodes.plan("driver", there, 2, command.pid)
     with command:
-        command.communicate()
+        try:
+            command.communicate()
+        except BaseException:  # out of time
+            command.kill()
+            raise
     assert command.returncode == -signal.SIGKILL
     half = len(list(there.glob("features-*")))
     assert 2 <= half < images // size - 4

@@ -82,11 +82,11 @@ def test_the_server_goes_and_comes_back(postgres):
 
 
 def test_a_writer_that_hangs_holds_others_up_for_a_while_only(url, monkeypatch):
+    hanging = open_database(url)
+    connection = hanging.connect()  # with the usual patience: it hangs as long as it is told to
     monkeypatch.setattr(databases, "_PATIENCE", 1)
     with soba.DurableStream(url, "cats", classifier()) as stream:
         learn(stream, *range(30))
-        hanging = open_database(url)
-        connection = hanging.connect()
         connection.execute(hanging.begin)
         connection.execute(f"SELECT name FROM stream{hanging.lock}").fetchall()
         with pytest.raises(StoreError, match="lock"):

@@ -25,9 +25,11 @@ def feed(stream, samples):
     working = list(range(THREADS))
 
     def work(part):
-        for row in range(part, samples, THREADS):
-            stream.learn(FEATURES[[row]], ids=[row])
-        working.remove(part)
+        try:
+            for row in range(part, samples, THREADS):
+                stream.learn(FEATURES[[row]], ids=[row])
+        finally:
+            working.remove(part)  # else the others would wait for it for ever
 
     threads = [threading.Thread(target=work, args=(part,)) for part in range(THREADS)]
     for thread in threads:

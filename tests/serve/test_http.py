@@ -352,7 +352,7 @@ def test_its_own_page_may_ask(ask, stream, server):
 
 
 def test_keys(limited, ask_limited):
-    with httpx.Client(base_url=limited.url) as stranger:
+    with httpx.Client(base_url=limited.url, timeout=60) as stranger:
         for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Basic {KEY}"}):
             assert problem(stranger.get("/v1/streams", headers=headers), 401)
             assert problem(stranger.get("/metrics", headers=headers), 401)
@@ -440,7 +440,8 @@ def test_learners_that_wait_for_the_database_hold_no_look_up(limited, ask_limite
     images, _ = pictures(12)
     look = "/v1/streams/one/classify?learn=false"
     assert ask_limited.post(look, files=form(images[:1])).status_code == 200
-    other = sqlite3.connect(limited.store.removeprefix("sqlite:///"), isolation_level=None)
+    path = limited.store.removeprefix("sqlite:///")
+    other = sqlite3.connect(path, isolation_level=None, timeout=60)
     other.execute("BEGIN IMMEDIATE")
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         learning = [
@@ -448,12 +449,12 @@ def test_learners_that_wait_for_the_database_hold_no_look_up(limited, ask_limite
             for image in images[:3]
         ]
         answered = ask_limited.post(look, files=form(images[:1]))
-        more = [ask_limited.post(look, files=form(images[:2])) for _ in range(4)]
+        more = [ask_limited.post(look, files=form(images[:1])) for _ in range(4)]
         other.execute("ROLLBACK")
         other.close()
         assert {each.result().status_code for each in learning} == {200}
     assert answered.status_code == 200 and answered.json()["learned"] == 0
-    assert {each.status_code for each in more} <= {200, 429}
+    assert {each.status_code for each in more} == {200}
 
 
 def test_an_export_leaves_nothing_behind(limited, ask_limited):
@@ -537,7 +538,7 @@ def test_the_end_comes_in_order(tmp_path):
     """Not ready first, while all is answered; then what has begun is finished; then the end."""
     images, _ = pictures(4)
     store = f"sqlite:///{tmp_path}/streams.db"
-    with Server(store, "--classes", ",".join(NAMES), "--drain-seconds", "2") as server:
+    with Server(store, "--classes", ",".join(NAMES), "--drain-seconds", "600") as server:
         with httpx.Client(base_url=server.url, timeout=60) as ask:
             assert ask.get("/readyz").status_code == 200
             server.process.terminate()
@@ -546,6 +547,7 @@ def test_the_end_comes_in_order(tmp_path):
             assert ask.get("/livez").status_code == 200
             told = ask.post("/v1/streams/default/classify", files=form(images)).json()
             assert told["learned"] == 4
+        server.process.terminate()  # asked twice: no more waiting, and still in order
         assert server.process.wait() == 0
         with Server(store) as again, httpx.Client(base_url=again.url, timeout=60) as ask:
             assert ask.get("/v1/streams/default").json()["n_seen"] == 4
@@ -582,7 +584,7 @@ def test_replicas_see_what_others_learned(tmp_path, server, ask, stream):
         httpx.Client(base_url=other.url, timeout=60) as ask_other,
     ):
         assert ask_other.get(stream).json()["n_seen"] == 0
-        ask.post(f"{stream}/classify", files=form(images))
+        assert ask.post(f"{stream}/classify", files=form(images)).status_code == 200
         while ask_other.get(stream).json()["n_seen"] != 4:
             time.sleep(0.05)
         ask.delete(stream)

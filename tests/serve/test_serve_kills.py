@@ -24,7 +24,7 @@ class Feeder(threading.Thread):
 
     def run(self):
         try:
-            with soba.Client(self._url, retries=12) as client:
+            with soba.Client(self._url, retries=40) as client:
                 stream = client.create("cats", CLASSES)
                 while True:
                     self._send_all(stream)

@@ -51,7 +51,8 @@ def _fsync(handle):
         _kill(os.getpid())
     if _NODE == "second" and _read("node") is not None and _take("node"):
         _kill(os.getppid(), os.getpid())  # the parent of Ray's workers is the node itself
-    while _NODE != "second" and _read("node") is not None:
+    until = time.monotonic() + 300  # should the second never come
+    while _NODE != "second" and _read("node") is not None and time.monotonic() < until:
         time.sleep(0.05)  # else the first node might do all the work before the second is up
 
 
