@@ -1,8 +1,7 @@
 """The text tower of transformers' CLIPModel, from embedded tokens on, for gradients to pass.
 
-It does what `soba.encode._text_tower` does for open_clip: sequences are cut behind their end,
-and the words that many prompts begin with run once for all. Its layers are called by their parts,
-since transformers' own attention takes no keys from elsewhere.
+It does what `soba.encode._text_tower` does for open_clip: sequences are cut behind their end, the
+words that many prompts begin with run once for all, and the last block for the end alone.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from soba.encode._causal_blocks import Block, read, run
 from soba.encode._torch_encoder import autocast
 
 # Configurations that were written before transformers read this number have 2, which is no token
@@ -26,7 +26,6 @@ class HfTextTower:
 
     def __init__(self, model: Any, precision: str = "fp32") -> None:
         self._text, self._projection = model.text_model, model.text_projection
-        self._layers = self._text.encoder.layers
         self._precision = precision
         self._end = int(self._text.config.eos_token_id)
 
@@ -49,16 +48,11 @@ class HfTextTower:
     @property
     def size(self) -> int:
         """Numbers in a position's states, over all blocks: what memory goes by."""
-        return int(self._text.config.hidden_size * len(self._layers))
+        return int(self._text.config.hidden_size * len(self._text.encoder.layers))
 
     def read(self, openings: Any) -> list[Any]:
-        """(b, P, w) embeddings that prompts begin with -> what each block's attention sees."""
-        x, mask = self._placed(openings, 0), self._mask(0, openings)
-        seen = []
-        for layer in self._layers:
-            seen.append(layer.layer_norm1(x))
-            x = _passed(layer, x, seen[-1], seen[-1], mask)
-        return seen
+        """(b, P, w) embeddings that prompts begin with -> what each block lets the others see."""
+        return read(self._blocks(), self._placed(openings, 0), self._mask(0, openings))
 
     def run(self, embedded: Any, ends: Any, openings: list[Any] | None = None) -> Any:
         """(m, L', w) embeddings -> (m, d) features, as they leave the model.
@@ -68,12 +62,11 @@ class HfTextTower:
         """
         begun = 0 if openings is None else openings[0].shape[1]
         x, mask = self._placed(embedded, begun), self._mask(begun, embedded)
-        for place, layer in enumerate(self._layers):
-            rest = layer.layer_norm1(x)
-            whole = rest if openings is None else torch.cat([openings[place], rest], dim=1)
-            x = _passed(layer, x, rest, whole, mask)
-        rows = x[torch.arange(len(x), device=x.device), ends - begun]
+        rows = run(self._blocks(), x, ends - begun, mask, openings)
         return self._projection(self._text.final_layer_norm(rows))
+
+    def _blocks(self) -> list[Block]:
+        return [_parted(layer) for layer in self._text.encoder.layers]
 
     def _placed(self, embedded: Any, begun: int) -> Any:
         places = self._text.embeddings.position_embedding.weight
@@ -86,16 +79,17 @@ class HfTextTower:
         return seen.tril(begun)
 
 
-def _passed(layer: Any, x: Any, rest: Any, whole: Any, mask: Any) -> Any:
-    """What leaves a block that `x` enters; `rest` asks, and `whole` is what it may see."""
+def _parted(layer: Any) -> Block:
+    """A layer of transformers' CLIP, by its parts."""
     attention = layer.self_attn
-
-    def heads(states: Any) -> Any:
-        return states.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
-
-    queries, keys = heads(attention.q_proj(rest)), heads(attention.k_proj(whole))
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        queries, keys, heads(attention.v_proj(whole)), attn_mask=mask, scale=attention.scale
+    return Block(
+        norm=layer.layer_norm1,
+        queries=attention.q_proj,
+        keys_and_values=lambda states: torch.cat(
+            [attention.k_proj(states), attention.v_proj(states)], dim=-1
+        ),
+        leave=attention.out_proj,
+        feed=lambda states: layer.mlp(layer.layer_norm2(states)),
+        heads=attention.num_heads,
+        scale=attention.scale,
     )
-    x = x + attention.out_proj(attended.transpose(1, 2).flatten(2))
-    return x + layer.mlp(layer.layer_norm2(x))

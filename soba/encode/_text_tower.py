@@ -3,8 +3,8 @@
 open_clip runs all 77 positions of every prompt. Under a causal mask nothing behind the end token
 can reach it, and the feature is read there: sequences are cut after it, a dozen positions for a
 usual prompt. Nor can anything behind the words that many prompts begin with reach these: they run
-once for all. Same features up to rounding, several times faster. Taking embeddings in place of
-tokens is what prompt tuning needs.
+once for all, and the last block for the end alone (`_causal_blocks`). Same features up to rounding,
+several times faster. Taking embeddings in place of tokens is what prompt tuning needs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from soba.encode._causal_blocks import Block, read, run
 from soba.encode._torch_encoder import autocast
 
 _PARTS = ("transformer", "token_embedding", "positional_embedding", "ln_final", "text_projection")
@@ -85,13 +86,8 @@ class TextTower:
         )
 
     def read(self, openings: Any) -> list[Any]:
-        """(b, P, w) embeddings that prompts begin with -> what each block's attention sees."""
-        x = self._placed(openings, 0)
-        seen = []
-        for block in self._parts.transformer.resblocks:
-            seen.append(block.ln_1(x))
-            x = block(x, attn_mask=self._mask(0, x.shape[1]))
-        return seen
+        """(b, P, w) embeddings that prompts begin with -> what each block lets the others see."""
+        return read(self._blocks(), self._placed(openings, 0), self._mask(0, openings.shape[1]))
 
     def run(self, embedded: Any, ends: Any, openings: list[Any] | None = None) -> Any:
         """(m, L', w) embeddings -> (m, d) features, as they leave the model.
@@ -99,18 +95,16 @@ class TextTower:
         With `openings`, rows of what `read` gave, one for each prompt, `embedded` goes on
         behind them; `ends` count from the prompt's beginning all the same.
         """
-        if openings is None:
+        if not self.shares_openings:
             mask = None if self._parts.attn_mask is None else self._mask(0, embedded.shape[1])
             x = self._parts.transformer(self._placed(embedded, 0), attn_mask=mask)
-            return self._pooled(x, ends)
-        begun = openings[0].shape[1]
+            return self._projected(x[torch.arange(len(x), device=x.device), ends])
+        begun = 0 if openings is None else openings[0].shape[1]
         x, mask = self._placed(embedded, begun), self._mask(begun, embedded.shape[1])
-        for block, before in zip(self._parts.transformer.resblocks, openings, strict=True):
-            rest = block.ln_1(x)
-            whole = torch.cat([before, rest], dim=1)
-            x = x + block.ls_1(block.attention(rest, whole, whole, attn_mask=mask))
-            x = x + block.ls_2(block.mlp(block.ln_2(x)))
-        return self._pooled(x, ends - begun)
+        return self._projected(run(self._blocks(), x, ends - begun, mask.to(x.dtype), openings))
+
+    def _blocks(self) -> list[Block]:
+        return [_parted(block) for block in self._parts.transformer.resblocks]
 
     def _placed(self, embedded: Any, begun: int) -> Any:
         dtype = self._parts.transformer.get_cast_dtype()
@@ -120,9 +114,27 @@ class TextTower:
     def _mask(self, begun: int, length: int) -> Any:
         return self._parts.attn_mask[begun : begun + length, : begun + length]
 
-    def _pooled(self, x: Any, ends: Any) -> Any:
-        x = self._parts.ln_final(x[torch.arange(len(x), device=x.device), ends])
+    def _projected(self, rows: Any) -> Any:
+        rows = self._parts.ln_final(rows)
         projection = self._parts.text_projection
         if projection is None:
-            return x
-        return projection(x) if isinstance(projection, torch.nn.Linear) else x @ projection
+            return rows
+        return projection(rows) if isinstance(projection, torch.nn.Linear) else rows @ projection
+
+
+def _parted(block: Any) -> Block:
+    """A plain block of open_clip, by its parts."""
+    attention, width = block.attn, block.attn.embed_dim
+
+    def projected(states: Any, part: slice) -> Any:
+        weight, bias = attention.in_proj_weight, attention.in_proj_bias
+        return torch.nn.functional.linear(states, weight[part], bias[part])
+
+    return Block(
+        norm=block.ln_1,
+        queries=lambda states: projected(states, slice(width)),
+        keys_and_values=lambda states: projected(states, slice(width, None)),
+        leave=lambda attended: block.ls_1(attention.out_proj(attended)),
+        feed=lambda states: block.ls_2(block.mlp(block.ln_2(states))),
+        heads=attention.num_heads,
+    )
