@@ -154,7 +154,7 @@ VARIANTS = {
     "never surer than CLIP": weighing(LEEWAY=0.0),
     "128 drawn": variant(sample_size=128),
     "1,024 drawn": variant(sample_size=1024),
-    "refresh at 40% growth": variant(mock.patch.object(soba_plus, "FEW_CLASSES", 0)),
+    "refresh at 40% growth": variant(mock.patch.object(soba_plus, "GROWTH", 40)),
 }
 
 

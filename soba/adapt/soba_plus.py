@@ -46,7 +46,8 @@ from soba.adapt.stream import TWIN_TOLERANCE
 from soba.adapt.transduction import transduce
 
 GAPS = 24  # refreshes within a horizon, at least
-FEW_CLASSES = 256  # up to so many, statistics refresh more often
+GROWTH, GROWTH_OF_MANY = 25, 60  # percent from one refresh to the next
+FEW_CLASSES = 256  # with more than so many a refresh takes longer, and is rarer
 
 
 class SOBAPlus(PrototypeAdapter):
@@ -243,7 +244,7 @@ class SOBAPlus(PrototypeAdapter):
     def _growth(self) -> dict[str, int | None]:
         # Early, since a wrong weight does little harm while the queue is empty; often, since in a
         # stream sorted by class the statistics know nothing of the class that comes.
-        percent = 25 if self.n_classes <= FEW_CLASSES else 40  # where a refresh takes longer
+        percent = GROWTH if self.n_classes <= FEW_CLASSES else GROWTH_OF_MANY
         growth: dict[str, int | None] = {"first": max(16, self.n_classes // 2), "percent": percent}
         if self.horizon is not None:  # forgetting shows at a refresh
             gap = max(1, self.horizon // GAPS)
