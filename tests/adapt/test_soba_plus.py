@@ -156,6 +156,12 @@ def test_repeated_frames_do_no_harm(whurs19, noise):
     assert np.mean(gains) >= 0.0
 
 
+@pytest.mark.parametrize(("classes", "boundaries"), [(256, [128, 160, 200]), (257, [128, 205])])
+def test_statistics_refresh_more_rarely_where_classes_are_many(classes, boundaries):
+    adapter = SOBAPlus(np.eye(classes, dtype=np.float32))
+    assert adapter._schedule.boundaries(210) == boundaries
+
+
 def test_max_gap_refreshes_often():
     boundaries = SOBAPlus(TEXT, max_gap=20)._schedule.boundaries(1000)
     assert max(np.diff(boundaries)) == 20

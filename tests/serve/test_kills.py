@@ -35,7 +35,7 @@ def test_three_processes_on_one_database(url, workers, samples):
             kills.pop(0)
             victim = rng.choice([who for who in range(3) if left[who]])
             left[victim] -= set(workers.kill(jobs[victim]))
-    assert len(kills) < samples // 50  # a test that was held up may find that all is done
+    assert len(kills) <= samples // 100  # half at least: a test that is held up may find all done
     watching.sync()
     late = soba.DurableStream(url, "cats")  # by a snapshot and the log since
     assert watching.version == late.version
