@@ -65,7 +65,7 @@ lint: $(VENV)/.dev
 
 # A process for each core; the tests of a file stay together, since they share servers.
 test: lint
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --durations 20
 
 test-all: lint
 	SOBA_LONG=1 $(BIN)/python -m pytest -q

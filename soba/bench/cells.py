@@ -187,11 +187,14 @@ def _factory(cell: Cell, loaded: Loaded, places: Places, step: Step) -> MethodFa
     """The features, with all that a method needs besides."""
     if not card(cell.method).tunes_prompts:
         return MethodFactory(_equipped(cell, loaded, places, step))
-    source = None
-    if card(cell.method).few_shot:
-        name = places.source.train_set(cell.datasets[0], transfer=True)
-        source, _ = places.loader.features(name, "train", cell.views, step)
-    return MethodFactory(loaded.features, places.model.tunable, source, places.trained)
+    tunable, trained = places.model.tunable, places.trained
+    if not card(cell.method).few_shot:
+        return MethodFactory(loaded.features, tunable, None, trained)
+    name = places.source.train_set(cell.datasets[0], transfer=True)
+    source, _ = places.loader.features(name, "train", cell.views, step)
+    file = places.loader.path(name, "train", cell.views)
+    kept = places.results / "tuning" / plain_name(f"{cell.model}-{cell.method}-{file.stem}")
+    return MethodFactory(loaded.features, tunable, source, trained, kept)
 
 
 def _equipped(cell: Cell, loaded: Loaded, places: Places, step: Step) -> FeatureSet:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from soba._files import parse_json
 from soba.adapt.base import Adapter, parameter_defaults
+from soba.bench.record import digest
 from soba.encode.encoder import Encoder
 from soba.encode.prompts import classifier
 from soba.feature_set import FeatureSet
@@ -37,12 +40,16 @@ class MethodFactory:
         set, ImageNet in the paper. By default the feature set's own support samples.
     trained
         Methods already trained on `source`: shared between feature sets, each is trained once.
+    checkpoints
+        How the names of files begin that keep a long training epoch by epoch, for a run that is
+        killed.
     """
 
     features: FeatureSet
     encoder: Encoder | None = None
     source: FeatureSet | None = None
     trained: dict[str, Any] = field(default_factory=dict)
+    checkpoints: Path | None = None
 
     def check(self, name: str, settings: dict[str, Any] | None = None) -> None:
         """Say what a method with these settings needs and what is not here; nothing is trained."""
@@ -150,7 +157,7 @@ class MethodFactory:
         if key not in self.trained:
             among = features if source is None else source
             learner: Any = self._untrained(name, settings, among)
-            self.trained[key] = learner.fit(*self._samples())
+            self.trained[key] = learner.fit(*self._samples(), **self._kept(learner, key))
         trained, transferred = self.trained[key], None
         if card(name).tunes_prompts:
             transferred = trained.with_classes(features.class_names)
@@ -162,6 +169,14 @@ class MethodFactory:
                 transferred.search(*features.val)
         assert isinstance(transferred, Adapter)
         return transferred
+
+    def _kept(self, learner: Any, key: str) -> dict[str, Path]:
+        """Where a learner that trains for long, and can go on, keeps what it has learned."""
+        goes_on = "checkpoint" in inspect.signature(learner.fit).parameters
+        if self.checkpoints is None or not goes_on:
+            return {}
+        name = f"{self.checkpoints.name}-{digest({'key': key})}.safetensors"
+        return {"checkpoint": self.checkpoints.with_name(name)}
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray]:
         """All labelled samples, of the source's classes if there is a source."""

@@ -47,9 +47,9 @@ class Model(Sendable):
 class Places(Sendable):
     """A source of images, a model, and a results folder.
 
-    The folder holds features/ (made once), tuning/ (what was searched) and records/, a file per
-    cell. Files appear whole or not at all, and their names carry a digest of all that decides
-    their content.
+    The folder holds features/ (made once), tuning/ (what was searched, and long trainings, epoch by
+    epoch) and records/, a file per cell. Files appear whole or not at all, and their names carry a
+    digest of all that decides their content.
 
     Parameters
     ----------

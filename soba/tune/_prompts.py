@@ -77,8 +77,11 @@ class Prompts:
         """Unit text features (C, d) under a context (M, w); (B, C, d) under B of them."""
         contexts = context if context.ndim == 3 else context[None]  # (B, M, w)
         count = len(contexts)
-        parts = [(rows // count, rows % count, length) for rows, length in self._parts(count)]
-        rows = self._run(contexts, parts, share=self._tower.shares_openings)
+        share = self._tower.shares_openings
+        begun = 1 + self.context_tokens if share else 0
+        grid = self._parts(count, begun)
+        parts = [(rows // count, rows % count, length) for rows, length in grid]
+        rows = self._run(contexts, parts, share=share)
         by_class = rows.unflatten(0, (len(self._order), count))  # (C, B, d), in the order of length
         by_class = by_class[self._order.argsort()]
         return by_class.transpose(0, 1) if context.ndim == 3 else by_class[:, 0]
@@ -114,8 +117,11 @@ class Prompts:
             ]
         return torch.cat(encoded)
 
-    def _parts(self, contexts: int) -> Iterator[tuple[Any, int]]:
-        """Rows of the (C, B) grid of prompts and contexts to run together, and their length."""
+    def _parts(self, contexts: int, begun: int = 0) -> Iterator[tuple[Any, int]]:
+        """Rows of the (C, B) grid of prompts and contexts to run together, and their length.
+
+        Prompts are alike if what they run themselves is, behind the first `begun` tokens.
+        """
         lengths = (self._ends + 1).repeat_interleave(contexts).tolist()
         if not self._tower.cuts:
             lengths = [self._embedded.shape[1]] * len(lengths)
@@ -123,7 +129,7 @@ class Prompts:
         while start < len(lengths):
             longest = lengths[start]
             stop = min(len(lengths), start + max(1, self._at_a_time // longest))
-            while lengths[stop - 1] < _ALIKE * longest:
+            while lengths[stop - 1] - begun < _ALIKE * (longest - begun):
                 stop -= 1
             yield torch.arange(start, stop, device=self._ends.device), longest
             start = stop

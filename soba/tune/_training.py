@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from soba.tune._checkpoint import Checkpoint
 from soba.tune._torch import torch
 
 _WARM_UP = 1e-5  # the learning rate of warm-up epochs
@@ -24,20 +25,22 @@ def train(
     learning_rate: float,
     warm_up: int,
     seed: int,
+    checkpoint: Checkpoint | None = None,
 ) -> list[float]:
     """Train the parameters in place; returns the mean loss of each epoch.
 
     `samples` are (n, d), or (n, V, d) with V augmentations of each, of which every epoch draws
     one: what random crops are to training on images. As in Dassl an epoch leaves out the last batch
-    if it is incomplete, unless it is the only one.
+    if it is incomplete, unless it is the only one. With a checkpoint, each epoch is kept there, and
+    those that are there already are not run again.
     """
     device = parameters[0].device
     x, y = torch.as_tensor(samples).to(device), torch.as_tensor(targets).to(device)
     random = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=5e-4)
     trained = len(x) - len(x) % batch_size or len(x)  # samples an epoch
-    losses = []
-    for epoch in range(epochs):
+    losses = [] if checkpoint is None else checkpoint.restore(parameters, optimiser, random)
+    for epoch in range(len(losses), epochs):
         optimiser.param_groups[0]["lr"] = rate(epoch, epochs, learning_rate, warm_up)
         total = 0.0
         for rows in torch.randperm(len(x), generator=random)[:trained].split(batch_size):
@@ -52,6 +55,8 @@ def train(
             optimiser.step()
             total += float(loss.detach()) * len(rows)
         losses.append(total / trained)
+        if checkpoint is not None:
+            checkpoint.save(parameters, optimiser, random, losses)
     return losses
 
 

@@ -8,6 +8,7 @@ context is kept, so it transfers to any other class names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,6 +20,7 @@ from soba.adapt.card import ONE_VIEW, Card, PaperSettings, PaperViews
 from soba.adapt.few_shot import FewShotAdapter, NotFittedError
 from soba.encode.encoder import Encoder
 from soba.tune._base import TEMPLATE, PromptTuner, check_shapes
+from soba.tune._checkpoint import Checkpoint
 from soba.tune._torch import gradients, torch
 from soba.tune._training import train
 
@@ -57,6 +59,7 @@ class CoOp(PromptTuner, FewShotAdapter):
         provenance="official algorithm",
         paper=PaperSettings(views=PaperViews(ONE_VIEW, ONE_VIEW, ONE_VIEW)),
     )
+    _checkpoint: str | os.PathLike[str] | None = None
 
     def __init__(
         self,
@@ -94,6 +97,27 @@ class CoOp(PromptTuner, FewShotAdapter):
         """(n, d) features -> (n, C) logits under what is learned."""
         return self._cosine_logits(rows, self._prompts.features(learned["context"]))
 
+    def fit(
+        self,
+        features: Array,
+        labels: Any,
+        val: tuple[Array, Any] | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Learn from labelled features: (n, d), or (n, V, d) with V augmentations of each.
+
+        `checkpoint` names a file that keeps what each epoch has learned: the same call, after a
+        kill, goes on from there, and one that was done trains nothing. The file of a training on
+        other samples, classes, weights or settings is refused.
+        """
+        with self._lock:
+            self._checkpoint = checkpoint
+            try:
+                return super().fit(features, labels, val)
+            finally:
+                self._checkpoint = None
+
     @gradients()
     def _fit(self, rows: np.ndarray, targets: np.ndarray) -> None:
         learned = {name: t.requires_grad_() for name, t in self._beginning().items()}
@@ -107,8 +131,21 @@ class CoOp(PromptTuner, FewShotAdapter):
             learning_rate=self.learning_rate,
             warm_up=self.warm_up,
             seed=self.seed,
+            checkpoint=self._checkpoint_of(rows, targets),
         )
         self._keep({name: tensor.detach() for name, tensor in learned.items()})
+
+    def _checkpoint_of(self, rows: np.ndarray, targets: np.ndarray) -> Checkpoint | None:
+        if self._checkpoint is None:
+            return None
+        run = {
+            "method": self.name,
+            "encoder": self.encoder.fingerprint,
+            "classes": self.class_names,
+            "template": self.template,
+            "settings": self.params,
+        }
+        return Checkpoint(self._checkpoint, run, rows, targets)
 
     def _keep(self, learned: dict[str, Any]) -> None:
         self._learned = learned

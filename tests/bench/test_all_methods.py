@@ -25,6 +25,8 @@ from soba.datasets.icons import DOMAINS, SHIFTED, class_names, icons
 from soba.encode.encoder import load_encoder
 from soba.registry import card, list_methods
 from soba.report.read import read_results
+from soba.tune._checkpoint import Checkpoint
+from soba.tune.coop import CoOp
 
 EVERY = set(list_methods())
 
@@ -61,6 +63,36 @@ def test_every_method_of_the_paper_runs_on_the_icons(tmp_path):
         hits = record.accuracy * record.samples / 100
         assert hits == pytest.approx(round(hits))
     assert {r.used for r in records if r.method == "difftpt"} == {"views only"}
+
+
+def test_a_benchmark_killed_in_a_training_goes_on_with_it(tmp_path, monkeypatch):
+    """The second run trains the epochs that are left, and none where only cells are."""
+    source = FewIcons(("icons-source", "icons-v2"), per_class=1, shots=2)
+    model = Model("tiny", load_encoder, lambda: openclip.OpenClip.tiny(threads=1))
+    plan = Plan(source, ("coop",), orders=1)
+    save, saved = Checkpoint.save, []
+
+    def killed_at_the_third(checkpoint, *state):
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        save(checkpoint, *state)
+        saved.append(checkpoint.path)
+
+    def records():
+        places = Places(source, model, tmp_path)
+        return run(cells_of(plan, places), places)
+
+    monkeypatch.setattr(Checkpoint, "save", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        records()
+    monkeypatch.setattr(Checkpoint, "save", lambda *all: (save(*all), saved.append(all[0].path)))
+    first = records()
+    assert len(saved) == CoOp.__init__.__kwdefaults__["epochs"]
+    assert set(saved) == set((tmp_path / "tuning").iterdir()) and len(set(saved)) == 1
+    for path in (tmp_path / "records").glob("*v2*"):
+        path.unlink()
+    assert [r.accuracy for r in records()] == [r.accuracy for r in first]
+    assert len(saved) == CoOp.__init__.__kwdefaults__["epochs"]
 
 
 def test_all_are_those_that_can_run_and_the_others_are_named():
