@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import soba
+import soba.testing
+
 PERF = Path(__file__).parent.parent / "perf"
 ROWS = {
     "speed": [
@@ -59,3 +62,24 @@ def test_a_small_benchmark_prints_its_rows(name):
     for row, expected in zip(printed, ROWS[name], strict=True):
         assert re.search(expected, row), row
         assert re.search(r"\d", row) and "nan" not in row
+
+
+TABLES = {  # options -> how many lines begin with a set or a method
+    "rivals": (["--orders", "1", "--methods", "tda,soba+"], r"\| (zero-shot|TDA|SOBA\+)", 4),
+    "soba_plus_sets": ([], r"\| (one|both) ", 8),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_of_the_docs_can_be_made_again(name, tmp_path):
+    images, labels, text = soba.testing.example_stream(n=120)
+    path = tmp_path / "features.safetensors"
+    soba.FeatureSet(images, text, labels=labels, logit_scale=20.0).save(path)
+    options, row, rows = TABLES[name]
+    files = [path, f"{path}+{path}", "--names", "one,both"]
+    command = [sys.executable, PERF / f"{name}.py", *files, *options]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    printed = [line for line in run.stdout.splitlines() if re.match(row, line)]
+    assert len(printed) == rows, run.stdout
+    assert not any("nan" in line for line in printed)
