@@ -31,7 +31,7 @@ class Checkpoint:
         code = hashlib.sha256(json.dumps(run, sort_keys=True).encode())
         for array in data:
             code.update(f"{array.dtype} {array.shape}".encode())
-            code.update(np.ascontiguousarray(array))
+            code.update(np.ascontiguousarray(array).data)
         self._run = code.hexdigest()
 
     def save(self, parameters: list[Any], optimiser: Any, random: Any, losses: list[float]) -> None:
