@@ -175,7 +175,8 @@ class MethodFactory:
         goes_on = "checkpoint" in inspect.signature(learner.fit).parameters
         if self.checkpoints is None or not goes_on:
             return {}
-        name = f"{self.checkpoints.name}-{digest({'key': key})}.safetensors"
+        code = digest({"key": key, "parameters": learner.params})  # defaults change with versions
+        name = f"{self.checkpoints.name}-{code}.safetensors"
         return {"checkpoint": self.checkpoints.with_name(name)}
 
     def _samples(self) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ class Checkpoint:
     Parameters
     ----------
     path
-        Of the file; its folder is there.
+        Of the file, in a folder that exists.
     run
         All that decides the outcome, as plain values, and `data` as arrays: a file of another
         training is refused, since going on from it would mix the two.
@@ -28,6 +28,8 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], run: dict[str, Any], *data: np.ndarray):
         self.path = Path(path)
+        if not self.path.parent.is_dir():  # not after the first epoch
+            raise FileNotFoundError(f"{path}: the folder does not exist")
         code = hashlib.sha256(json.dumps(run, sort_keys=True).encode())
         for array in data:
             code.update(f"{array.dtype} {array.shape}".encode())

@@ -83,6 +83,12 @@ def test_the_file_of_another_training_is_refused_and_kept(encoder, names, suppor
         assert path.read_bytes() == content
 
 
+def test_a_folder_that_is_not_there_is_named_before_any_training(encoder, names, support, tmp_path):
+    tuner = CoOp(encoder, names, **SETTINGS)
+    with pytest.raises(FileNotFoundError, match="the folder does not exist"):
+        killed_after(tuner, 0, *support, checkpoint=tmp_path / "none" / "training.safetensors")
+
+
 def test_a_damaged_file_is_named(encoder, names, support, tmp_path):
     path = tmp_path / "training.safetensors"
     CoOp(encoder, names, **SETTINGS).fit(*support, checkpoint=path)
