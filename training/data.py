@@ -22,6 +22,7 @@ CAPTIONS_PER_BATCH = 256  # where there are no pictures
 AHEAD = 6  # batches drawn before they are needed
 CORE_SHARE = 0.6  # of a batch's names that are classes of the data set; the rest widen the tower
 SIZE = 96
+SMALL = 64  # pixels, where many pictures count for more than sharp ones
 LOOKS = ("plain", "plain", "colourful", "pencil")
 TEMPLATES = (*templates("icon"), *templates("single"), *templates("seven"), *templates("eighty"))
 
@@ -61,11 +62,14 @@ class Batch:
     pixels: np.ndarray | None  # (names * images, 3, size, size) uint8
 
 
-def batch(vocabulary: Vocabulary, seed: int, step: int, pictures: bool = True) -> Batch:
-    """The batch of a step; without pictures it has more names, evenly from the whole vocabulary."""
+def batch(vocabulary: Vocabulary, seed: int, step: int, size: int = SIZE) -> Batch:
+    """The batch of a step, with pictures of `size` pixels.
+
+    With size 0 it has no pictures and more names, evenly from the whole vocabulary.
+    """
     rng = np.random.default_rng([seed, step])
     rows = (*vocabulary.core, *vocabulary.extra)
-    if not pictures:
+    if not size:
         numbers = rng.choice(len(rows), CAPTIONS_PER_BATCH, replace=False)
         return Batch(numbers, _captions(rows, numbers, rng), None)
     core = round(CORE_SHARE * NAMES_PER_BATCH)
@@ -77,7 +81,7 @@ def batch(vocabulary: Vocabulary, seed: int, step: int, pictures: bool = True) -
         drawings = rows[number][1]
         for _ in range(IMAGES_PER_NAME):
             shape = _stroke(icons.mask(drawings[rng.integers(len(drawings))]), rng)
-            image = icons.render(shape, rng, LOOKS[rng.integers(len(LOOKS))], SIZE)
+            image = icons.render(shape, rng, LOOKS[rng.integers(len(LOOKS))], size)
             drawn.append(np.asarray(image))
     captions = _captions(rows, numbers, rng)
     return Batch(numbers, captions, np.stack(drawn).transpose(0, 3, 1, 2))
@@ -89,16 +93,14 @@ def _captions(rows: tuple[Row, ...], numbers: np.ndarray, rng: np.random.Generat
     return [fill(template, name) for template, name in zip(sentences, names, strict=True)]
 
 
-def batches(
-    vocabulary: Vocabulary, seed: int, steps: Iterable[tuple[int, bool]]
-) -> Iterator[Batch]:
-    """Batches of (step, pictures), drawn in a process of their own while the model trains."""
+def batches(vocabulary: Vocabulary, seed: int, steps: Iterable[tuple[int, int]]) -> Iterator[Batch]:
+    """Batches of (step, pixels), drawn in a process of their own while the model trains."""
     with ProcessPoolExecutor(1) as pool:
         coming = iter(steps)
         waiting: list[Future[Batch]] = []
         while True:
-            for step, pictures in islice(coming, AHEAD - len(waiting)):
-                waiting.append(pool.submit(batch, vocabulary, seed, step, pictures))
+            for step, size in islice(coming, AHEAD - len(waiting)):
+                waiting.append(pool.submit(batch, vocabulary, seed, step, size))
             if not waiting:
                 return
             yield waiting.pop(0).result()

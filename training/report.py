@@ -110,8 +110,9 @@ Zero-shot top-1 in percent, {PER_CLASS} new pictures per class, under four sets 
 
 Each batch has 96 names with two drawings each, 58 of the 224 classes and 38 of other one-word
 names, so that the text tower learns to read. A third of the drawings get another pen: thicker,
-thinner, or only the outline. For the first 825 steps the image tower learns alone, against a
-learned embedding of each name; then captions from 95 templates join with CLIP's symmetric
+thinner, or only the outline. Most pictures are small, 64 px, and the last 1,200 steps have those
+of 96 px. For the first 1,200 steps the image tower learns alone, against a learned embedding of
+each name; then captions from 95 templates join with CLIP's symmetric
 contrastive loss. Two untrained towers, one of which has to read letters, learned nothing from each
 other in 200 steps; that is why. A killed run goes on from its last checkpoint.
 """

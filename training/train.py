@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -28,12 +29,14 @@ from data import (
     IMAGES_PER_NAME,
     NAMES_PER_BATCH,
     SIZE,
+    SMALL,
     Batch,
     Vocabulary,
     batches,
     normalised,
 )
 from rich.progress import track
+from torch.func import functional_call
 
 from soba._files import replacing
 from soba.datasets import icons
@@ -53,19 +56,19 @@ class Phase:
 
     steps: int
     rate: float
-    pictures: bool = True
+    size: int  # of the pictures, in pixels; 0: no pictures
     captions_from: int = 0  # the step of this phase at which the text tower joins
 
 
 # Two towers that know nothing teach each other nothing for a long time when one of them has to
 # read letters: the image tower learns alone at first, by a learned embedding of each name. The text
-# tower then joins; it catches up on captions alone, which cost little; and both learn together,
-# twice, since a rate that falls and rises again was still gaining.
+# tower then joins; it catches up on captions alone, which cost little; and both learn together.
+# Small pictures cost less than half of large ones, so most of what is seen is small; the last
+# phase has the size that the model is for.
 PHASES = (
-    Phase(1500, 3e-3, captions_from=825),
-    Phase(500, 3e-3, pictures=False),
-    Phase(400, 1.5e-3),
-    Phase(500, 2e-3),
+    Phase(2200, 3e-3, SMALL, captions_from=1200),
+    Phase(500, 3e-3, 0),
+    Phase(1200, 2e-3, SIZE),
 )
 
 
@@ -90,8 +93,8 @@ def main() -> None:
         f"steps {training.done} to {len(plan)}"
     )
     steps = plan[training.done :]
-    batch_sizes = [(number, step.pictures) for number, step in enumerate(steps, training.done)]
-    stream = batches(training.vocabulary, options.seed, batch_sizes)
+    sizes = [(number, step.size) for number, step in enumerate(steps, training.done)]
+    stream = batches(training.vocabulary, options.seed, sizes)
     start = time.perf_counter() - training.seconds
     for step, batch in zip(steps, track(stream, "training", total=len(steps)), strict=True):
         training.learn(step, batch)
@@ -103,7 +106,7 @@ def main() -> None:
     save(training.model, options.out)
     report = training.run | {
         "seconds": round(training.seconds),
-        "images": sum(step.pictures for step in plan) * NAMES_PER_BATCH * IMAGES_PER_NAME,
+        "images": sum(step.size > 0 for step in plan) * NAMES_PER_BATCH * IMAGES_PER_NAME,
         "learned_scale": learned,
         "every": SAVE_EVERY,
         "loss": training.losses[SAVE_EVERY - 1 :: SAVE_EVERY],
@@ -114,7 +117,7 @@ def main() -> None:
 @dataclass(frozen=True)
 class Step:
     rate: float
-    pictures: bool
+    size: int
     captions: bool
 
 
@@ -125,7 +128,7 @@ def steps_of(share: float) -> Iterator[Step]:
         for step in range(steps):
             yield Step(
                 phase.rate * _schedule(step, steps),
-                phase.pictures,
+                phase.size,
                 step >= round(share * phase.captions_from),
             )
 
@@ -195,14 +198,11 @@ class Training:
         names, scale = F.normalize(self.table, dim=1), model.logit_scale.exp()
         if batch.pixels is not None:
             pixels = torch.from_numpy(normalised(batch.pixels, self.preprocess))
-            image = model.encode_image(
-                pixels.contiguous(memory_format=torch.channels_last), normalize=True
-            )
+            image = see(model, pixels.contiguous(memory_format=torch.channels_last))
             owner = torch.arange(len(numbers)).repeat_interleave(IMAGES_PER_NAME)
             losses["seen"] = F.cross_entropy(scale * image @ names.T, numbers[owner])
         if step.captions:
-            tokens = torch.from_numpy(self.tokenizer(batch.captions))
-            text = model.encode_text(tokens, normalize=True)
+            text = read(model, torch.from_numpy(self.tokenizer(batch.captions)))
             losses["read"] = F.cross_entropy(scale * text @ names.T, numbers)
         if step.captions and batch.pixels is not None:
             logits = scale * image @ text.T  # (names * images, names)
@@ -210,6 +210,31 @@ class Training:
             to_image = -F.log_softmax(logits, dim=0)[torch.arange(len(image)), owner].mean()
             losses["contrast"] = (to_text + to_image) / 2
         return losses
+
+
+def see(model: torch.nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+    """Unit features of images of any size: where it is not the model's own, the embeddings of
+    places in the last layer are interpolated."""
+    name = "visual.attnpool.positional_embedding"
+    places = model.get_parameter(name)  # of the mean, then of a square
+    side = round(math.sqrt(len(places) - 1))
+    wanted = pixels.shape[-1] * side // model.visual.image_size
+    square = places[1:].T.reshape(1, -1, side, side)
+    square = F.interpolate(square, (wanted, wanted), mode="bilinear", align_corners=True)
+    resized = torch.cat([places[:1], square.flatten(2)[0].T])
+    own = functional_call(model.visual, {name.removeprefix("visual."): resized}, (pixels,))
+    return F.normalize(own, dim=-1)
+
+
+def read(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Unit features of sentences, as `encode_text` has them, without what lies behind the longest:
+    no token sees those after it."""
+    length = int(tokens.argmax(dim=1).max()) + 1
+    parts = {
+        "positional_embedding": model.positional_embedding[:length],
+        "attn_mask": model.attn_mask[:length, :length],
+    }
+    return functional_call(model, parts, (None, tokens[:, :length]))[1]
 
 
 @torch.inference_mode()
