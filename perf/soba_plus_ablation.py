@@ -27,7 +27,7 @@ import numpy as np
 from rivals import feature_set
 
 import soba
-from soba.adapt import _evidence, _mixture, _weighing, soba_plus
+from soba.adapt import _evidence, _mixture, _surprise, _weighing, soba_plus
 from soba.adapt._evidence import Evidence
 from soba.adapt._mixture import Covariance, Mixture
 from soba.studies.scenarios import Scenario, build
@@ -127,7 +127,7 @@ def uniform(logits: np.ndarray) -> np.ndarray:
     return np.full(logits.shape[1], 1.0 / logits.shape[1])
 
 
-def in_full(chances: np.ndarray) -> np.ndarray:
+def in_full(chances: np.ndarray, power: float) -> np.ndarray:
     return np.log(chances * len(chances))
 
 
@@ -140,6 +140,7 @@ VARIANTS = {
     "weight not by CLIP's doubt": weighing(ENOUGH_DOUBT=1e-9),
     "not by what bears CLIP out": weighing(BORNE_OUT=0.0),
     "no spread": weighing(SPREAD_POWER=0.0),
+    "spread in any case": weighing(_oversure=lambda confidence, agree: 1.0),
     "not by how familiar an image is": weighing(strength=no_gates, reference=likeliest),
     "known classes lose to none": weighing(reference=likeliest),
     "rare classes corrected in full": variant(mock.patch.object(_evidence, "RARE", np.inf)),
@@ -148,13 +149,14 @@ VARIANTS = {
     "no text prior": evidence(NoText),
     "no bias correction": covariance(uncorrected),
     "ridge 10 tr(S)/d": covariance(ridge_by_dimensions),
-    "half the weight": weighing(WEIGHT=0.5),
-    "twice the weight": weighing(WEIGHT=2.0),
+    "half the weight": weighing(WEIGHT=0.6),
+    "twice the weight": weighing(WEIGHT=2.4),
     "no cooling": weighing(temperature_for=lambda logits, confidence: 1.0),
     "never surer than CLIP": weighing(LEEWAY=0.0),
     "128 drawn": variant(sample_size=128),
     "1,024 drawn": variant(sample_size=1024),
     "refresh at 40% growth": variant(mock.patch.object(soba_plus, "GROWTH", 40)),
+    "refresh on schedule only": variant(mock.patch.object(_surprise, "MARGIN", np.inf)),
 }
 
 

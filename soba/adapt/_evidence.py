@@ -22,9 +22,10 @@ from soba.adapt.sample import Sampled
 
 CANDIDATES = 4  # classes that a queued item may be shared out among: CLIP's likeliest
 SURE, DOUBT = 0.95, 0.05  # items surer than this stay put; those less sure by DOUBT are free
-EM_WEIGHT = 0.45  # of a nat of the Gaussians against one of CLIP's, when the classes are known
+EM_WEIGHT = 0.5  # of a nat of the Gaussians against one of CLIP's, when the classes are known
 POWER = 0.5  # of the evidence in a weight
-RARE = 3.0  # times fewer samples than usual: such a class may hold none of its own
+PRIOR_POWER = 0.5  # of how few classes occur, in what their prior counts
+RARE = 4.0  # times fewer samples than usual: such a class may hold none of its own
 _BLOCK_ROWS = 4096
 
 
@@ -75,7 +76,7 @@ class Evidence:
             return None
         weight = EM_WEIGHT * self.in_pairs(first.mass) ** POWER
         logits = self.clip + np.float32(weight) * first.score(self.drawn)
-        odds = held_back(class_prior(logits)).astype(np.float32)
+        odds = held_back(class_prior(logits), PRIOR_POWER).astype(np.float32)
         share = softmax(np, logits + odds) * self.drawn_confidence[:, None]
         shares = share_out(self.drawn, share) + self._shared_out(queued, first, weight, odds)
         fresh = np.flatnonzero(self._drawn_only)

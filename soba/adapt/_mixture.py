@@ -18,7 +18,6 @@ from soba.adapt._statistics import inverse
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
 LEAST_SCATTER = 0.5  # of the variance between the classes, for tr(S)
-PRIOR_POWER = 0.25  # of how few classes occur, in what their prior counts
 
 
 @dataclass(frozen=True)
@@ -206,21 +205,23 @@ def class_prior(logits: np.ndarray, rounds: int = 10) -> np.ndarray:
     n, classes = likelihood.shape
     prior = np.full(classes, 1.0 / classes)
     for _ in range(rounds):
-        total = likelihood @ prior.astype(np.float32)
+        # Not by `@`: OpenBLAS's AVX-512 kernel for five columns looks at memory that nobody wrote,
+        # and numpy warns of an invalid value, now and then, though the product is right.
+        total = np.vecdot(likelihood, prior.astype(np.float32))
         counts = prior * (likelihood.T @ (1.0 / total))
         strength = _dirichlet_strength(counts)
         prior = (counts + strength) / (n + strength * classes)
     return prior
 
 
-def held_back(chances: np.ndarray) -> np.ndarray:
-    """(C,) log(C pi), held back by (1 - perplexity(pi)/C)^(1/4); 0 where all are equal.
+def held_back(chances: np.ndarray, power: float) -> np.ndarray:
+    """(C,) log(C pi), held back by (1 - perplexity(pi)/C)^power; 0 where all are equal.
 
     What CLIP prefers is no prior, so it counts in full only where many classes do not occur.
     """
     logs, classes = np.log(np.maximum(chances, 1e-300)), len(chances)
     perplexity = float(np.exp(-(chances @ logs)))
-    strict = max(1.0 - perplexity / classes, 0.0) ** PRIOR_POWER
+    strict = max(1.0 - perplexity / classes, 0.0) ** power
     held: np.ndarray = strict * (logs + np.log(classes))
     return held
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from soba.adapt.base import whole
 
 Refresh = Literal["growth", "tenths"] | int
@@ -74,3 +76,36 @@ class Schedule:
                 return at + ((count - at) // self.max_gap + 1) * self.max_gap
             at += step
         return at
+
+
+class Pace:
+    """When statistics refresh as samples come: on schedule, whatever the samples are."""
+
+    def __init__(self, schedule: Schedule, seen: int) -> None:
+        self._schedule, self.seen = schedule, seen
+
+    def refreshes(self, labels: np.ndarray) -> list[int]:
+        """After which of the samples that come next, by their numbers; learned up to the last.
+
+        `labels` are CLIP's, -1 for samples that enter no queue.
+        """
+        numbers: list[int] = []
+        done = 0
+        while step := self._until_due(labels[done:]):
+            self.learn(labels[done : done + step])
+            self._refresh()
+            numbers.append(self.seen)
+            done += step
+        return numbers
+
+    def learn(self, labels: np.ndarray) -> None:
+        """Samples with these labels are learned, and no refresh is due on the way."""
+        self.seen += len(labels)
+
+    def _until_due(self, labels: np.ndarray) -> int:
+        """How many of the samples to come are learned when a refresh is due; 0: none is."""
+        due = self._schedule.next_after(self.seen)
+        return due - self.seen if due is not None and due - self.seen <= len(labels) else 0
+
+    def _refresh(self) -> None:
+        """The statistics are made anew."""

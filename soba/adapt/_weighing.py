@@ -12,12 +12,13 @@ from soba.adapt._evidence import POWER, Evidence
 from soba.adapt._temperature import temperature_for
 
 # No dataset has settings of its own; docs/soba_plus.md has what each of these is worth.
-WEIGHT = 1.0  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
-ENOUGH_DOUBT, DOUBT_POWER = 0.3, 1.5  # mean doubt of CLIP from which on the weight is whole
+WEIGHT = 1.2  # nats of the Gaussians against one of CLIP's, where CLIP is in doubt
+ENOUGH_DOUBT, DOUBT_POWER = 0.3, 2.0  # mean doubt of CLIP from which on the weight is whole
 BORNE_OUT = 3.0  # weight for each doubt of CLIP that the Gaussians take away
 SPREAD_POWER, LEAST_SPREAD, MOST_SPREAD = 12.0, 0.25, 8.0
-NEW, TYPICAL = 0.1, 0.5  # quantiles of max G: an image below is of a new class; is a usual one
-KNOWN = 0.35  # of the best evidence of any class, for a class to be known
+OVERSURE = 0.05  # how much surer CLIP is than the Gaussians agree, for spread to count in full
+NEW, TYPICAL = 0.02, 0.5  # quantiles of max G: an image below is of a new class; is a usual one
+KNOWN = 0.37  # of the best evidence of any class, for a class to be known
 CALIBRATED_BY = 256  # samples at most
 LEEWAY = 3.0  # how far above CLIP's confidence, in units of how far its agreement is
 _NEVER = np.float32(-1e30)  # added to the score of a class that is not to win
@@ -40,12 +41,13 @@ def _weighing(evidence: Evidence, scores: np.ndarray, known: np.ndarray) -> np.n
     unknown = np.where(known, np.float32(0.0), _NEVER)
     scores = scores + unknown
     answers, by_clip = scores.argmax(axis=1), (evidence.clip + unknown).argmax(axis=1)
-    spread = (_perplexity(answers) / _perplexity(by_clip)) ** SPREAD_POWER
+    confidence = evidence.drawn_confidence
     agree = float((answers == evidence.clip.argmax(axis=1)).mean())
+    spread = (_perplexity(answers) / _perplexity(by_clip)) ** SPREAD_POWER
     return np.array(
         [
-            _weight(evidence.drawn_confidence, agree),
-            np.clip(spread, LEAST_SPREAD, MOST_SPREAD),
+            _weight(confidence, agree),
+            np.clip(spread, LEAST_SPREAD, MOST_SPREAD) ** _oversure(confidence, agree),
             *np.quantile(scores.max(axis=1), (NEW, TYPICAL)),
         ]
     )
@@ -62,6 +64,11 @@ def _weight(confidence: np.ndarray, agree: float) -> float:
     borne_out = max(agree - sure - chance, 0.0) / max(doubt, 1e-6)
     by_doubt = math.pow(doubt / ENOUGH_DOUBT, DOUBT_POWER)
     return WEIGHT * min(1.0, by_doubt + BORNE_OUT * borne_out)
+
+
+def _oversure(confidence: np.ndarray, agree: float) -> float:
+    """0 to 1: how much surer CLIP is than the Gaussians bear out. A shifted CLIP does not know."""
+    return min(max((float(confidence.mean()) - agree) / OVERSURE, 0.0), 1.0)
 
 
 def _calibration(

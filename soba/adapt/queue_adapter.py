@@ -9,7 +9,7 @@ import numpy as np
 
 from soba.adapt._absorbing import Arrival
 from soba.adapt._arrays import Array, Batch, ClipScores, distances
-from soba.adapt._schedule import Refresh, Schedule
+from soba.adapt._schedule import Pace, Refresh, Schedule
 from soba.adapt.queue import EntropyQueue
 from soba.adapt.stream import TWIN_TOLERANCE, StreamAdapter
 
@@ -56,9 +56,10 @@ class PrototypeAdapter(StreamAdapter):
         clip = self._clip(batch)
         ids, fresh = self._seen.number(ids, len(batch))
         scored = learned = 0  # rows scored so far, and new rows learned so far
-        while self._due is not None and self._due - self.n_seen <= len(fresh) - learned:
+        known = self.n_seen
+        for due in self._pace().refreshes(clip.labels[fresh]):
             # The refresh falls on a row of this batch: that row is scored after it.
-            reach = learned + self._due - self.n_seen
+            reach = due - known
             boundary = int(fresh[reach - 1])
             self._learn(clip, ids, fresh[learned:reach])  # first: scoring overwrites CLIP's logits
             self._add_scores(batch, clip, scored, boundary)
@@ -82,20 +83,15 @@ class PrototypeAdapter(StreamAdapter):
 
     def _absorb(self, new: list[Arrival]) -> None:
         # Statistics depend on what is kept and on nothing before: the last refresh makes them.
-        last = self._last_refresh(new)
+        due = self._refreshes_in(new)
+        last = due[-1] if due else 0
         for arrival in new:
             for rows in arrival.pieces:
-                while (
-                    arrival.refreshes
-                    and self._due is not None
-                    and self._due - self.n_seen <= len(rows)
-                ):
-                    reach = self._due - self.n_seen
+                while due and due[0] - self.n_seen <= len(rows):
+                    reach = due.pop(0) - self.n_seen
                     self._take_in(arrival, rows[:reach], last)
                     if self.n_seen == last:
                         self._settle()
-                    else:
-                        self._reschedule()
                     rows = rows[reach:]
                 self._take_in(arrival, rows, last)
             if not arrival.refreshes:
@@ -105,16 +101,16 @@ class PrototypeAdapter(StreamAdapter):
         """Learn some rows of a delta; the last refresh on the way is after sample `last`."""
         self._learn(arrival.carried, arrival.ids, rows)
 
-    def _last_refresh(self, new: list[Arrival]) -> int:
-        """The number of the sample after which statistics refresh last; 0 if they do not."""
-        last, count, due = 0, self.n_seen, self._due
+    def _refreshes_in(self, new: list[Arrival]) -> list[int]:
+        """The numbers of the samples of some deltas after which statistics refresh."""
+        numbers: list[int] = []
+        pace = self._pace()
         for arrival in new:
-            count += len(arrival)
-            while arrival.refreshes and due is not None and due <= count:
-                last, due = due, self._schedule.next_after(due)
-            if not arrival.refreshes:
-                due = self._schedule.next_after(count)
-        return last
+            start, labels = pace.seen, arrival.labels
+            due = pace.refreshes(labels) if arrival.refreshes else []
+            pace.learn(labels[pace.seen - start :])
+            numbers += due
+        return numbers
 
     def _settle(self) -> None:
         """Refresh the statistics now."""
@@ -124,6 +120,10 @@ class PrototypeAdapter(StreamAdapter):
             name: np.ascontiguousarray(array) for name, array in statistics.items()
         }
         self._reschedule()
+
+    def _pace(self) -> Pace:
+        """When statistics refresh from here on."""
+        return Pace(self._schedule, self.n_seen)
 
     def _reschedule(self) -> None:
         self._due = self._schedule.next_after(self.n_seen)

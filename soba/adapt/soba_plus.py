@@ -13,13 +13,14 @@ class prior of its own (`_evidence.py`). With G_k(f) its score:
   share of the best evidence.
 - t(f) is max G(f) over the known classes: the one that the Gaussians hold likeliest stands beside
   the unknown ones, which are neither preferred nor pushed aside. For an image that fits none as
-  well as nine in ten of the sample do, it is more, and all known classes lose.
+  well as nearly all of the sample do, it is more, and all known classes lose.
 - s(f) = weight * familiar(f) * spread^typical(f)
 - weight goes with CLIP's doubt on the uniform sample: where CLIP is nearly sure there is little to
   gain and much to lose, unless CLIP and the Gaussians agree more often than CLIP is sure.
 - spread compares whom the Gaussians and CLIP answer with on the uniform sample: a shifted CLIP
   sends images to a few hub classes, and where the Gaussians spread them again they are usually
-  right. It is the ratio of the two perplexities, among known classes, to a power.
+  right. It is the ratio of the two perplexities, among known classes, to a power; and it counts
+  where CLIP is surer than the Gaussians bear out, since a shifted CLIP does not know that it is.
 - familiar and typical compare max G(f) with the uniform sample's: an image unlike all that was seen
   belongs to a class that has not come yet, and the Gaussians know nothing of it.
 """
@@ -35,7 +36,8 @@ import numpy as np
 from soba.adapt._arrays import Array, Batch, ClipScores, read_batch, softmax, to_host
 from soba.adapt._evidence import SURE, Evidence, candidate_type
 from soba.adapt._mixture import LEAST_MASS
-from soba.adapt._schedule import Refresh
+from soba.adapt._schedule import Pace, Refresh
+from soba.adapt._surprise import FEW_CLASSES, Surprised
 from soba.adapt._weighing import reference, strength, weighed, weighed_by
 from soba.adapt.base import whole
 from soba.adapt.card import Card
@@ -47,7 +49,6 @@ from soba.adapt.transduction import transduce
 
 GAPS = 24  # refreshes within a horizon, at least
 GROWTH, GROWTH_OF_MANY = 25, 60  # percent from one refresh to the next
-FEW_CLASSES = 256  # with more than so many a refresh takes longer, and is rarer
 
 
 class SOBAPlus(PrototypeAdapter):
@@ -58,7 +59,8 @@ class SOBAPlus(PrototypeAdapter):
     capacity
         Samples kept per pseudo-class; None keeps all.
     refresh, total
-        When the statistics refresh. By default at a fixed rate of growth, from early on.
+        When the statistics refresh. By default at a fixed rate of growth, from early on, and ahead
+        of that where a class comes more often than chance would have it (`_surprise.py`).
     max_gap
         Refresh at least every so many samples, for streams that go on for long.
     sample_size, sample_key
@@ -85,10 +87,12 @@ class SOBAPlus(PrototypeAdapter):
     >>> zero_shot = (stream @ text.T).argmax(axis=1)
     >>> adapted = adapter.adapt(stream).argmax(axis=1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
-    (375, 395)
+    (375, 396)
     """
 
     _young: int
+    _known: np.ndarray  # (C,) sizes of the queues at the last refresh
+    _refreshed: int  # samples learned until then; 0: there was none
     card: ClassVar[Card] = Card("soba+", title="SOBA+", colour="#0a44cc", provenance="ours")
 
     def __init__(
@@ -194,6 +198,7 @@ class SOBAPlus(PrototypeAdapter):
     def _reset(self) -> None:
         super()._reset()
         self._young = 0  # samples learned from in the younger generation
+        self._known, self._refreshed = self.queue.sizes.copy(), 0
 
     def _learn(self, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
         if self.horizon is None:
@@ -220,15 +225,25 @@ class SOBAPlus(PrototypeAdapter):
     def _take_over(self, other: Self) -> None:
         super()._take_over(other)
         self._young = other._young
+        if other._refreshed == 0:
+            self._refreshed = 0
 
     def _meta(self) -> dict[str, Any]:
-        return super()._meta() | {"young": self._young}
+        return super()._meta() | {"young": self._young, "refreshed": self._refreshed}
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return super()._arrays() | {"known": self._known}
 
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         super()._restore(arrays, meta)
         self._young = whole(meta["young"], "young", least=0)
         if self._young >= (1 if self.horizon is None else self.horizon // 2):
             raise ValueError(f"young is {self._young} where the horizon is {self.horizon}")
+        # Files from before there were surprises: as if the last refresh had been now.
+        self._known = arrays.get("known", self.queue.sizes).astype(np.int64)
+        self._refreshed = whole(meta.get("refreshed", self.n_seen), "refreshed", least=0)
+        if self._known.shape != (self.n_classes,) or self._refreshed > self.n_seen:
+            raise ValueError("what the last refresh knew does not fit the samples")
 
     def _check_extra(self, extra: np.ndarray) -> None:
         options = np.ascontiguousarray(extra).view(candidate_type(self.n_classes))["class"]
@@ -239,6 +254,23 @@ class SOBAPlus(PrototypeAdapter):
         if self.explain(self.text_features[0]).temperature <= 0.0:
             raise ValueError("a temperature that is not positive")
         return super()._try_out()
+
+    def _settle(self) -> None:
+        super()._settle()
+        self._known, self._refreshed = self.queue.sizes.astype(np.int64), self.n_seen
+
+    def _pace(self) -> Pace:
+        # A schedule that somebody asked for is kept, and with a horizon queues empty on the way.
+        if self.refresh_rule != "growth" or self.horizon is not None:
+            return super()._pace()
+        return Surprised(
+            self._schedule,
+            self.n_seen,
+            sizes=self.queue.sizes,
+            capacity=self.queue.capacity,
+            known=self._known,
+            refreshed=self._refreshed,
+        )
 
     @property
     def _growth(self) -> dict[str, int | None]:

@@ -41,6 +41,7 @@ from soba.adapt.transductive import check_out
 WEIGHT = 4.0  # nats of CLIP that one of the Gaussians is worth, at full evidence and doubt
 DOUBT = 0.25  # of CLIP, from which on the Gaussians have their full weight
 KNOWN = 0.25  # of the largest evidence, for a class to be known
+PRIOR_POWER = 0.25  # of how few classes occur, in what their prior counts
 LEAST_MASS = 0.05  # of images, for a class to have a mean
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of means around their text
 LEAST_SCATTER = 1e-5  # of tr(S): below are copies that rounded
@@ -204,7 +205,7 @@ def log_prior(mass: np.ndarray) -> np.ndarray:
         return np.zeros(classes)
     strength = max(count - ratio, 0.0) / (ratio - 1.0)  # of the Dirichlet, in images
     chances = (mass + strength / classes) / (count + strength)
-    return held_back(chances)
+    return held_back(chances, PRIOR_POWER)
 
 
 def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None) -> Array:

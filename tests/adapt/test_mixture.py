@@ -330,12 +330,12 @@ def test_absent_classes_have_a_prior_of_almost_nothing():
 
 
 def test_a_prior_is_held_back_unless_many_classes_do_not_occur():
-    np.testing.assert_allclose(held_back(np.full(8, 0.125)), 0.0, atol=1e-12)
-    assert held_back(np.ones(1)).tolist() == [0.0]
-    few = held_back(np.array([0.5, 0.5] + [1e-12] * 98))  # two of a hundred
-    uneven = held_back(np.array([0.4] + [0.2] * 3))
+    np.testing.assert_allclose(held_back(np.full(8, 0.125), 0.25), 0.0, atol=1e-12)
+    assert held_back(np.ones(1), 0.5).tolist() == [0.0]
+    few = held_back(np.array([0.5, 0.5] + [1e-12] * 98), 0.25)  # two of a hundred
+    uneven = held_back(np.array([0.4] + [0.2] * 3), 0.5)
     assert few[0] == pytest.approx(math.log(50.0) * 0.98**0.25, rel=1e-4)
     perplexity = 2.0 ** (-0.4 * math.log2(0.4) - 0.6 * math.log2(0.2))
-    share = (1.0 - perplexity / 4.0) ** 0.25
+    share = (1.0 - perplexity / 4.0) ** 0.5
     np.testing.assert_allclose(uneven, share * np.log([1.6, 0.8, 0.8, 0.8]), rtol=1e-9)
-    assert 0.3 < share < 0.6
+    assert 0.1 < share < 0.4

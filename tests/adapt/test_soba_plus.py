@@ -35,7 +35,8 @@ def test_equals_the_formulas(n, scale, size):
     told = adapter.expected_accuracy()
     np.testing.assert_allclose((told.zero_shot, told.adapted), reference.expected, atol=1e-4)
     if n == 400:  # what the test is about takes part
-        assert len(drawn.ids) == min(size, 400) and reference.spread != 1.0
+        assert len(drawn.ids) == min(size, 400)
+        assert (reference.spread != 1.0) == (scale == 60.0)  # there CLIP is surer than borne out
         assert reference.T > 1.0
         assert (np.exp(items.extra.view(candidate_type(6))["log_prob"][:, 0, 0]) < 0.9).any()
 
@@ -202,13 +203,13 @@ def real_features(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "gain"),
+    ("name", "least", "gain", "in_order"),
     [
-        pytest.param("clip_rn50", 89.6, 9.9, marks=pytest.mark.long),
-        ("clip_vitb32", 89.6, 5.5),
+        pytest.param("clip_rn50", 89.6, 9.9, 5.8, marks=pytest.mark.long),
+        ("clip_vitb32", 89.6, 5.5, 2.3),
     ],
 )
-def test_the_bound_on_harm_and_the_gains(name, least, gain):
+def test_the_bound_on_harm_and_the_gains(name, least, gain, in_order):
     """Every stress scenario, on real features: the figures of the docs."""
     from soba.studies.stress import stress, summarise
 
@@ -229,6 +230,7 @@ def test_the_bound_on_harm_and_the_gains(name, least, gain):
     assert average["soba+"] > max(average["tda"], average["soba"])
     assert cells["all", "soba+"]["accuracy_mean"] >= least
     assert average["soba+"] >= gain
+    assert cells["sorted by class", "soba+"]["gain"] >= in_order
 
 
 @pytest.mark.parametrize(

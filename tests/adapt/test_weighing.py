@@ -43,7 +43,7 @@ def drawn(seed=0, height=2.0, spread=2.0, hub=0.0):
 
 
 FULL = np.ones(CLASSES)
-UNEVEN = np.array([1.0, 0.5, 0.2, 0.12, 0.0, 0.9])  # 0.12 ** 0.5 is just below 0.35, 0.2 above
+UNEVEN = np.array([1.0, 0.5, 0.2, 0.12, 0.0, 0.9])  # 0.12 ** 0.5 is just below 0.37, 0.2 above
 
 
 # Height of CLIP's logits, width of the Gaussians' scores; in the last case they agree more often
@@ -54,7 +54,7 @@ CALIBRATIONS = [(1.0, 2.0), (2.0, 2.0), (3.0, 1.0), (6.0, 0.5), (6.0, 4.0), (1.0
 def slow(clip, scores, fill):
     """The weighing of SOBA+'s header: [weight, spread, quantiles of max G]."""
     e = [f**0.5 for f in fill]
-    known = [k for k in range(CLASSES) if e[k] >= 0.35 * max(e)]
+    known = [k for k in range(CLASSES) if e[k] >= 0.37 * max(e)]
     doubt = np.mean([1.0 - softmax(row).max() for row in clip.astype(float)])
 
     def perplexity(table):
@@ -64,15 +64,16 @@ def slow(clip, scores, fill):
 
     spread = (perplexity(scores) / perplexity(clip)) ** 12
     best = sorted(row[known].max() for row in scores.astype(float))
-    places = [q * (len(best) - 1) for q in (0.1, 0.5)]
+    places = [q * (len(best) - 1) for q in (0.02, 0.5)]
     quantiles = [np.interp(place, range(len(best)), best) for place in places]
     agree = [
         known[int(np.argmax(g[known]))] == z.argmax() for g, z in zip(scores, clip, strict=True)
     ]
     error = np.sqrt(doubt * (1.0 - doubt) / len(clip))  # of a share, by chance
     borne_out = max(np.mean(agree) - (1.0 - doubt) - 0.5 * error, 0.0) / doubt
-    weight = min(1.0, (doubt / 0.3) ** 1.5 + 3.0 * borne_out)
-    return known, [weight, min(max(spread, 0.25), 8.0), *quantiles]
+    weight = 1.2 * min(1.0, (doubt / 0.3) ** 2 + 3.0 * borne_out)
+    oversure = min(max((1.0 - doubt - np.mean(agree)) / 0.05, 0.0), 1.0)
+    return known, [weight, min(max(spread, 0.25), 8.0) ** oversure, *quantiles]
 
 
 @pytest.mark.parametrize("fill", [FULL, UNEVEN, 0.1 * UNEVEN], ids=["full", "uneven", "early"])

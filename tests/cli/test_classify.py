@@ -82,7 +82,7 @@ def test_answers_are_the_streams_with_zero_shot_beside(icon_stream, answers, fea
     text = adapter.text_features
     parts = [adapter.adapt(features[i : i + 8]) for i in range(0, len(features), 8)]
     adapted, plain = softmax(np.concatenate(parts)), softmax(logit_scale * features @ text.T)
-    assert np.abs(adapted - plain).max() > 1e-3  # it did learn
+    assert np.abs(adapted - plain).max() > 1e-4  # it did learn
     lines = answers(icon_stream, "--text-features", spread)
     assert [row["image"] for row in lines] == sorted(map(str, icon_stream.iterdir()))
     for row, ours, theirs in zip(lines, adapted, plain, strict=True):

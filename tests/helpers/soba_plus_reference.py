@@ -43,7 +43,7 @@ def fit(rows, R, text, usual_of=np.inf):
     m = (n[:, None] * D + kappa * c * t) / (n + kappa)[:, None]
     W = m @ A
     usual = (n * np.minimum(n, usual_of)).sum() / n.sum() if np.isfinite(usual_of) else 0.0
-    p = np.maximum(n, usual / 3) + kappa
+    p = np.maximum(n, usual / 4) + kappa
     b = -(W * m).sum(1) / 2 + np.trace(A @ S) / (2 * p) - W @ g
     return n, lambda f: f @ W.T + b
 
@@ -74,15 +74,15 @@ class Reference:
         rows = np.unique(np.concatenate([queued, drawn]), axis=0)
         n, G = self.em(rows, queued, labels, capacity)
         self.G, self.e = G, np.minimum(n / capacity, 1) ** 0.5
-        self.known = np.flatnonzero(self.e >= 0.35 * self.e.max())
+        self.known = np.flatnonzero(self.e >= 0.37 * self.e.max())
         z, scores = scale * drawn @ text.T, G(drawn)[:, self.known]
-        self.new, self.middle = np.quantile(scores.max(1), [0.1, 0.5])
+        self.new, self.middle = np.quantile(scores.max(1), [0.02, 0.5])
         ratio = perplexity(scores.argmax(1)) / perplexity(z[:, self.known].argmax(1))
-        self.spread = np.clip(ratio**12, 0.25, 8)
         sure = softmax(z).max(1).mean()
         agree = (z.argmax(1) == self.known[self.G(drawn)[:, self.known].argmax(1)]).mean()
+        self.spread = np.clip(ratio**12, 0.25, 8) ** np.clip((sure - agree) / 0.05, 0, 1)
         above = max(agree - sure - 0.5 * np.sqrt(sure * (1 - sure) / len(z)), 0)
-        self.weight = min(1, ((1 - sure) / 0.3) ** 1.5 + 3 * above / (1 - sure))
+        self.weight = 1.2 * min(1, ((1 - sure) / 0.3) ** 2 + 3 * above / (1 - sure))
         self.calibrate(z[:256], drawn[:256])
 
     def em(self, rows, queued, labels, capacity):
@@ -95,10 +95,10 @@ class Reference:
         in_queue = R.sum(1) > 0
         n, G = fit(rows[in_queue], R[in_queue], self.text)
         fill = np.minimum(n / capacity, 1)
-        L = clip + 0.45 * np.sqrt(np.outer(fill, fill)).mean() ** 0.5 * G(rows)
+        L = clip + 0.5 * np.sqrt(np.outer(fill, fill)).mean() ** 0.5 * G(rows)
         prior = class_prior(L[in_sample])
         perplexity = np.prod(prior**-prior)
-        prior = prior ** (1 - perplexity / classes) ** 0.25  # 1, or no odds, where all are equal
+        prior = prior ** (1 - perplexity / classes) ** 0.5  # 1, or no odds, where all are equal
         for i in range(len(rows)):
             odds, label, p = L[i] + np.log(prior), clip[i].argmax(), softmax(clip[i]).max()
             if in_sample[i]:
