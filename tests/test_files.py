@@ -194,7 +194,7 @@ def test_a_full_disk_names_the_file(tmp_path):
 def test_load_finds_the_class(tmp_path):
     rng = np.random.default_rng(0)
     for name in FROM_TEXT:
-        adapter = soba.create_adapter(name, rng.normal(size=(3, 5)))
+        adapter = soba.create_adapter(name, rng.normal(size=(3, 6)))
         adapter.save(tmp_path / name)
         assert type(soba.load(tmp_path / name)) is type(adapter)
     with pytest.raises(ValueError, match=r"(?s)tda.*of adapter 'tda', not of 'soba'"):

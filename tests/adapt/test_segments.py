@@ -20,12 +20,12 @@ from soba.adapt import _segments
 )
 def test_against_loops(n, few, classes, block, piece, seed):
     rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(70, 5)).astype(np.float32)
+    rows = rng.normal(size=(70, 6)).astype(np.float32)
     at = rng.permutation(70)[:n]
     options = rng.integers(classes, size=(n, few))
-    weights = rng.normal(size=(classes, 5)).astype(np.float32)
+    weights = rng.normal(size=(classes, 6)).astype(np.float32)
     share = rng.random((n, few))
-    sums = np.ones((classes, 5), np.float32)
+    sums = np.ones((classes, 6), np.float32)
     expected_sums, expected = sums.astype(float), np.zeros((n, few))
     for i in range(n):
         for j, k in enumerate(options[i]):
