@@ -2,8 +2,9 @@
 
     python perf/soba_plus_sets.py rn50.npz photo.npz+art.npz --names "RN50,two domains"
 
-Whole sets at once, what is expected without labels, a logit scale that is wrong, and a camera that
-stands still. Files joined by + are one stream of several domains.
+Whole sets at once, what is expected without labels, a logit scale that is wrong, a camera that
+stands still, and what forgetting is worth where the images change. Files joined by + are one stream
+of several domains.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from rivals import feature_set
 import soba
 from soba.bench.metrics import accuracy, calibration_error, softmax
 from soba.studies.scenarios import Scenario, build
+from soba.studies.stress import run_one
 
-QUARTERS, ORDERS, CAMERAS = 3, 3, 10
+QUARTERS, ORDERS, CAMERAS, SHIFTS = 3, 3, 10, 5
 
 
 def zero_shot(features: np.ndarray, text: np.ndarray, scale: float) -> np.ndarray:
@@ -125,6 +127,21 @@ def camera(features: soba.FeatureSet) -> list[str]:
     return [f"{accuracy(plain, labels):.2f}", f"{np.mean(scores):.2f} ({min(scores):.2f})"]
 
 
+def forgetting(features: soba.FeatureSet) -> list[str]:
+    """Accuracy behind the change of the shift scenario, with all kept and with horizons."""
+
+    def behind(horizon: int | None) -> float:
+        scores = []
+        for order in range(SHIFTS):
+            stream = build("shift", features, order)
+            text, scale = stream.text_features, features.logit_scale
+            adapter = soba.SOBAPlus(text, logit_scale=scale, horizon=horizon)
+            scores.append(run_one(adapter, stream)["second_half"])
+        return float(np.mean(scores))
+
+    return [f"{behind(horizon):.2f}" for horizon in (None, 800, 500)]
+
+
 TABLES = {
     "at_once": (
         at_once,
@@ -138,6 +155,7 @@ TABLES = {
     ),
     "scaled": (scaled, "half the scale | twice"),
     "camera": (camera, "zero-shot | after a camera that stands still"),
+    "forgetting": (forgetting, "behind a shift, all kept | horizon 800 | horizon 500"),
 }
 
 

@@ -114,21 +114,28 @@ class Evidence:
         by_rank[self.labels, self._ranks] = counts
         sums, moments = np.zeros((classes, width), np.float32), np.zeros((width, width))
         room = queue.features.shape[1]
-        # Blocks of memory that are used again: to get new ones takes as long as the product.
+        # Blocks of memory that are used again: to get new ones takes as long as the product. Rows
+        # of several sizes share a product, since each costs (d, d) numbers however few rows it has.
         most = min(max(_BLOCK_ROWS, room), len(counts))
-        buffers = np.empty((2, most, width), np.float32)
+        gathered, weighted = np.empty((2, most, width), np.float32)
+        used = 0
         for size in np.unique(queue.sizes[queue.sizes > 0]).tolist():
             members = np.flatnonzero(queue.sizes == size)
             step = max(1, _BLOCK_ROWS // size)
             for start in range(0, len(members), step):
                 some = members[start : start + step]
                 at = (some[:, None] * room + queue.slots[some, :size]).reshape(-1)
-                rows, weighted = buffers[:, : len(at)]
+                if used + len(at) > most:
+                    moments += weighted[:used].T @ weighted[:used]
+                    used = 0
+                rows = gathered[: len(at)]
                 np.take(self._stored, at, axis=0, out=rows, mode="clip")  # "clip" writes straight
                 share = by_rank[some, :size]
                 sums[some] = (share[:, None, :] @ rows.reshape(-1, size, width))[:, 0]
-                np.multiply(rows, np.sqrt(share).reshape(-1, 1), out=weighted)
-                moments += weighted.T @ weighted
+                roots = np.sqrt(share).reshape(-1, 1)
+                np.multiply(rows, roots, out=weighted[used : used + len(at)])
+                used += len(at)
+        moments += weighted[:used].T @ weighted[:used]
         mass = np.bincount(self.labels, counts, classes)
         return Shares(mass, np.bincount(self.labels, counts**2, classes), sums), moments
 

@@ -18,6 +18,9 @@ from soba.adapt._statistics import inverse
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
 LEAST_SCATTER = 0.5  # of the variance between the classes, for tr(S)
+# A share below counts as none: products with floats near the smallest there are take up to ten
+# times as long, and a softmax over many classes is full of them.
+LEAST_SHARE = np.float32(1e-15)
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ def second_moments(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def share_out(rows: np.ndarray, responsibilities: np.ndarray) -> Shares:
     """Shares of rows (n, d) under dense responsibilities (n, C)."""
+    responsibilities = np.where(responsibilities < LEAST_SHARE, np.float32(0.0), responsibilities)
     mass = responsibilities.sum(axis=0, dtype=np.float64)
     squares = np.square(responsibilities).sum(axis=0, dtype=np.float64)
     return Shares(mass, squares, responsibilities.T @ rows)
@@ -202,6 +206,7 @@ def class_prior(logits: np.ndarray, rounds: int = 10) -> np.ndarray:
     vary between the classes no more than chance makes them, all classes are equally frequent.
     """
     likelihood = np.exp(logits - logits.max(axis=1, keepdims=True))  # (n, C)
+    likelihood[likelihood < LEAST_SHARE] = 0.0
     n, classes = likelihood.shape
     prior = np.full(classes, 1.0 / classes)
     for _ in range(rounds):
