@@ -68,7 +68,7 @@ test: lint
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --durations 20
 
 test-all: lint
-	SOBA_LONG=1 $(BIN)/python -m pytest -q
+	SOBA_LONG=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --durations 20
 	$(BIN)/python perf/speed.py
 	$(BIN)/python perf/core.py
 	$(BIN)/python perf/views.py

@@ -107,10 +107,11 @@ def bulk(small: bool) -> list[Row]:
 def one_by_one(small: bool) -> list[Row]:
     n, classes, width = 1_500 if small else 50_000, 1000, 512
     stream, text = features(n, classes, width)
-    ours, base = times_a_row(soba.SOBA(text), stream)
+    passes = 1 if small else 3
+    ours, base = times_a_row(soba.SOBA(text), stream, passes)
     what = f"SOBA.adapt one by one, {n:,} rows, growth: "
     tail = np.quantile(ours, 0.999) / np.median(base)
-    plus, plus_base = times_a_row(soba.SOBAPlus(text), stream)
+    plus, plus_base = times_a_row(soba.SOBAPlus(text), stream, passes)
     return [
         Row(f"{what}p50 / zero-shot p50", np.median(ours) / np.median(base), 4.0),
         Row(f"{what}p99.9 / zero-shot p50", tail, 10.0),
@@ -123,19 +124,29 @@ def one_by_one(small: bool) -> list[Row]:
     ]
 
 
-def times_a_row(adapter: soba.Adapter, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds that each row takes an adapter, and zero-shot's product and softmax, in turns."""
+def times_a_row(
+    adapter: soba.Adapter, stream: np.ndarray, passes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds that each row takes an adapter, and zero-shot's product and softmax, in turns.
+
+    The best of some passes for each row: every pass does the same work at the same row, so what it
+    takes longer in one of them is the machine's doing. A thousandth of the rows are few enough that
+    interruptions alone would set their percentile.
+    """
     scaled = 100.0 * adapter.text_features
-    ours, base = np.empty(len(stream)), np.empty(len(stream))
-    for i in range(len(stream)):
-        row = stream[i : i + 1]
-        start = time.perf_counter()
-        logits = row @ scaled.T
-        e = np.exp(logits - logits.max())
-        e /= e.sum()
-        between = time.perf_counter()
-        adapter.adapt(row)
-        ours[i], base[i] = time.perf_counter() - between, between - start
+    ours, base = np.full((2, len(stream)), np.inf)
+    for _ in range(passes):
+        adapter.reset()
+        for i in range(len(stream)):
+            row = stream[i : i + 1]
+            start = time.perf_counter()
+            logits = row @ scaled.T
+            e = np.exp(logits - logits.max())
+            e /= e.sum()
+            between = time.perf_counter()
+            adapter.adapt(row)
+            end = time.perf_counter()
+            ours[i], base[i] = min(ours[i], end - between), min(base[i], between - start)
     return ours, base
 
 
