@@ -151,7 +151,7 @@ def test_the_table_of_all_methods_is_as_documented(tmp_path):
     """The commands of docs/all_methods.md, against its numbers, to about what rounding can move.
 
     A point is two to five images. Training comes out otherwise on other machines: of CoOp and
-    CoCoOp only what the text below the table says is asked. It takes about an hour on two cores:
+    CoCoOp only what the text below the table says is asked. It takes about an hour on one core:
     SOBA_TABLE names a folder that keeps what is done.
     """
     place = Path(os.environ.get("SOBA_TABLE", tmp_path))
