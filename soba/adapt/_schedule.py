@@ -81,8 +81,9 @@ class Schedule:
 class Pace:
     """When statistics refresh as samples come: on schedule, whatever the samples are."""
 
-    def __init__(self, schedule: Schedule, seen: int) -> None:
+    def __init__(self, schedule: Schedule, seen: int, due: int | None) -> None:
         self._schedule, self.seen = schedule, seen
+        self._due = due  # the first boundary behind `seen`
 
     def refreshes(self, labels: np.ndarray) -> list[int]:
         """After which of the samples that come next, by their numbers; learned up to the last.
@@ -99,13 +100,15 @@ class Pace:
         return numbers
 
     def learn(self, labels: np.ndarray) -> None:
-        """Samples with these labels are learned, and no refresh is due on the way."""
+        """Samples with these labels are learned, and no refresh is made on the way."""
         self.seen += len(labels)
+        if self._due is not None and self._due <= self.seen:
+            self._due = self._schedule.next_after(self.seen)
 
     def _until_due(self, labels: np.ndarray) -> int:
         """How many of the samples to come are learned when a refresh is due; 0: none is."""
-        due = self._schedule.next_after(self.seen)
-        return due - self.seen if due is not None and due - self.seen <= len(labels) else 0
+        step = 0 if self._due is None else self._due - self.seen
+        return step if step <= len(labels) else 0
 
     def _refresh(self) -> None:
         """The statistics are made anew."""

@@ -26,20 +26,22 @@ class Surprised(Pace):
     """On schedule, and where a class is a surprise.
 
     Every sample enters the queue of its class until that is full, so that labels tell how the
-    queues fill before anything is learned.
+    queues fill before anything is learned. Samples that come to a full queue surprise nobody:
+    replicas need not hear of them.
     """
 
     def __init__(
         self,
         schedule: Schedule,
         seen: int,
+        due: int | None,
         *,
         sizes: np.ndarray,
         capacity: int | None,
         known: np.ndarray,
         refreshed: int,
     ) -> None:
-        super().__init__(schedule, seen)
+        super().__init__(schedule, seen, due)
         self.sizes, self.known = sizes, known  # (C,) of the queues: now, and at the last refresh
         self.refreshed = refreshed  # samples learned until then; 0: there was no refresh yet
         self._most = np.iinfo(np.int64).max if capacity is None else capacity
@@ -62,15 +64,16 @@ class Surprised(Pace):
         if not self.refreshed:
             return 0
         if len(labels) == 1 and labels[0] >= 0:  # in plain numbers: streams live here
-            size, known = int(self.sizes[labels[0]]), int(self.known[labels[0]])
-            new = min(size + 1, self._most) - known
-            return int(self._is_surprise(new, known, self.seen + 1 - self.refreshed))
+            size, known = int(self.sizes[labels[0]]) + 1, int(self.known[labels[0]])
+            since = self.seen + 1 - self.refreshed
+            return int(size <= self._most and self._is_surprise(size - known, known, since))
         start, length, sizes = 0, _WINDOW, self.sizes
         while start < len(labels):
             some = labels[start : start + length]
             known = self.known[some]
-            new = np.minimum(sizes[some] + _occurrence(some), self._most) - known
-            enough = np.flatnonzero((some >= 0) & (new >= np.maximum(known, LEAST_NEW)))
+            size = sizes[some] + _occurrence(some)
+            new, fits = size - known, (some >= 0) & (size <= self._most)
+            enough = np.flatnonzero(fits & (new >= np.maximum(known, LEAST_NEW)))
             for at in enough.tolist():
                 since = self.seen + start + at + 1 - self.refreshed
                 if self._is_surprise(int(new[at]), int(known[at]), since):

@@ -123,7 +123,7 @@ class PrototypeAdapter(StreamAdapter):
 
     def _pace(self) -> Pace:
         """When statistics refresh from here on."""
-        return Pace(self._schedule, self.n_seen)
+        return Pace(self._schedule, self.n_seen, self._due)
 
     def _reschedule(self) -> None:
         self._due = self._schedule.next_after(self.n_seen)

@@ -240,9 +240,16 @@ class SOBAPlus(PrototypeAdapter):
         if self._young >= (1 if self.horizon is None else self.horizon // 2):
             raise ValueError(f"young is {self._young} where the horizon is {self.horizon}")
         # Files from before there were surprises: as if the last refresh had been now.
-        self._known = arrays.get("known", self.queue.sizes).astype(np.int64)
-        self._refreshed = whole(meta.get("refreshed", self.n_seen), "refreshed", least=0)
-        if self._known.shape != (self.n_classes,) or self._refreshed > self.n_seen:
+        refreshed = 0 if self.statistics_ is None else self.n_seen
+        self._refreshed = whole(meta.get("refreshed", refreshed), "refreshed", least=0)
+        self._known = arrays.get("known", self.queue.sizes).copy()
+        most = self.n_seen if self.capacity is None else self.capacity
+        if (
+            self._refreshed > self.n_seen
+            or self._known.shape != (self.n_classes,)
+            or self._known.dtype.kind != "i"
+            or not ((self._known >= 0) & (self._known <= most)).all()
+        ):
             raise ValueError("what the last refresh knew does not fit the samples")
 
     def _check_extra(self, extra: np.ndarray) -> None:
@@ -266,6 +273,7 @@ class SOBAPlus(PrototypeAdapter):
         return Surprised(
             self._schedule,
             self.n_seen,
+            self._due,
             sizes=self.queue.sizes,
             capacity=self.queue.capacity,
             known=self._known,
