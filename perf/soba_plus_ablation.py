@@ -154,7 +154,7 @@ VARIANTS = {
     "no cooling": weighing(temperature_for=lambda logits, confidence: 1.0),
     "never surer than CLIP": weighing(LEEWAY=0.0),
     "128 drawn": variant(sample_size=128),
-    "1,024 drawn": variant(sample_size=1024),
+    "1024 drawn": variant(sample_size=1024),
     "refresh at 40% growth": variant(mock.patch.object(soba_plus, "GROWTH", 40)),
     "refresh on schedule only": variant(mock.patch.object(_surprise, "MARGIN", np.inf)),
 }
