@@ -24,6 +24,7 @@ ROWS = {
         r"resident memory .* <= 1.1x",
         r"queue / .* <= 1.3x",
         r"import soba .* <= 0.3s",
+        r"demo: adapting, of the time of encoding .* <= 2%",
     ],
     "core": [
         r"SOBAPlus.learn, .* / zero-shot .* <= 1.8x",
