@@ -236,7 +236,9 @@ def main() -> None:
     )
     parser.add_argument("--small", action="store_true", help="run everything once, hold no bar")
     parser.add_argument(
-        "--only", default="bulk,one_by_one,tda,memory,import_time,demo", help="parts, comma-separated"
+        "--only",
+        default="bulk,one_by_one,tda,memory,import_time,demo",
+        help="parts, comma-separated",
     )
     arguments = parser.parse_args()
     hold(globals(), arguments.only, arguments.small)
