@@ -13,6 +13,7 @@ from soba.adapt._mixture import (
     Shares,
     class_prior,
     held_back,
+    likelihoods,
     second_moments,
     share_out,
     share_out_options,
@@ -58,7 +59,7 @@ class Evidence:
         self.confidence = np.exp(self.log_probs[:, 0].astype(np.float64))
         self.drawn = drawn.features  # (m, d)
         self.clip = self.drawn @ (text * np.float32(logit_scale)).T  # (m, C)
-        self.drawn_confidence = softmax(np, self.clip).max(axis=1)
+        self.drawn_confidence = 1.0 / likelihoods(self.clip).sum(axis=1)
         ids = queue.ids[self.labels, self._ranks]
         self._queued_only = ~np.isin(ids, drawn.ids)
         self._drawn_only = ~np.isin(drawn.ids, ids)
@@ -77,7 +78,8 @@ class Evidence:
         weight = EM_WEIGHT * self.in_pairs(first.mass) ** POWER
         logits = self.clip + np.float32(weight) * first.score(self.drawn)
         odds = held_back(class_prior(logits), PRIOR_POWER).astype(np.float32)
-        share = softmax(np, logits + odds) * self.drawn_confidence[:, None]
+        share = likelihoods(logits + odds)
+        share *= (self.drawn_confidence / share.sum(axis=1))[:, None]
         shares = share_out(self.drawn, share) + self._shared_out(queued, first, weight, odds)
         fresh = np.flatnonzero(self._drawn_only)
         moments += second_moments(self.drawn[fresh], self.drawn_confidence[fresh])

@@ -18,9 +18,9 @@ from soba.adapt._statistics import inverse
 LEAST_MASS = 0.05  # of samples, for a class to count as seen
 LEAST_SPREAD = 1e-3  # of tr(S), for the variance of class means: keeps kappa finite
 LEAST_SCATTER = 0.5  # of the variance between the classes, for tr(S)
-# A share below counts as none: products with floats near the smallest there are take up to ten
-# times as long, and a softmax over many classes is full of them.
-LEAST_SHARE = np.float32(1e-15)
+# Likelihoods below e^-35 count as that: nothing, but no float near the smallest there are. Products
+# with those take up to ten times as long, and a softmax over many classes is full of them.
+LEAST_LOG = np.float32(-35.0)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,6 @@ def second_moments(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def share_out(rows: np.ndarray, responsibilities: np.ndarray) -> Shares:
     """Shares of rows (n, d) under dense responsibilities (n, C)."""
-    responsibilities = np.where(responsibilities < LEAST_SHARE, np.float32(0.0), responsibilities)
     mass = responsibilities.sum(axis=0, dtype=np.float64)
     squares = np.square(responsibilities).sum(axis=0, dtype=np.float64)
     return Shares(mass, squares, responsibilities.T @ rows)
@@ -199,14 +198,20 @@ def share_out_options(
     return Shares(mass, squares, sums)
 
 
+def likelihoods(logits: np.ndarray) -> np.ndarray:
+    """(n, C) logits -> likelihoods, 1 for the likeliest class of a row."""
+    below = logits - logits.max(axis=1, keepdims=True)
+    chances: np.ndarray = np.exp(np.maximum(below, LEAST_LOG, out=below), out=below)
+    return chances
+
+
 def class_prior(logits: np.ndarray, rounds: int = 10) -> np.ndarray:
     """How often each class occurs, from (n, C) logits of a uniform sample, by EM.
 
     The counts have a symmetric Dirichlet prior whose strength they choose themselves: where they
     vary between the classes no more than chance makes them, all classes are equally frequent.
     """
-    likelihood = np.exp(logits - logits.max(axis=1, keepdims=True))  # (n, C)
-    likelihood[likelihood < LEAST_SHARE] = 0.0
+    likelihood = likelihoods(logits)
     n, classes = likelihood.shape
     prior = np.full(classes, 1.0 / classes)
     for _ in range(rounds):
