@@ -49,7 +49,10 @@ def add_segments(
             block = room[: places.size]
             np.take(rows, at[places].reshape(-1), axis=0, out=block, mode="clip")
             summed = weights[places][:, None, :] @ block.reshape(len(some), size, -1)
-            np.add.at(sums, labels[some], summed[:, 0])  # a class may have several pieces
+            if size < _PIECE_ROWS:  # a class has one piece at most that is not whole
+                sums[labels[some]] += summed[:, 0]
+            else:
+                np.add.at(sums, labels[some], summed[:, 0])
 
 
 def _pieces(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

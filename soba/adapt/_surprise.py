@@ -3,7 +3,8 @@
 A schedule by growth serves streams whose order is by chance. In a stream sorted by class, or one
 that turns to other things, most samples behind a refresh are of classes that it knew little of.
 Queues fill whether or not statistics are made of them, and that tells: a class that has at least
-doubled since, in a number that chance would not have brought, makes a refresh worth its time.
+doubled since, in a number that chance would not have brought, makes a refresh worth its time;
+unless classes have so few samples that the class is likely to be over by then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from soba.adapt._schedule import Pace, Schedule
 
 LEAST_NEW = 4  # samples of a class since the last refresh
+ENDLESS = 0.75  # of a full queue: where a usual class holds that much, it may go on for long
 MARGIN = 3.0  # nats beyond what the unlikeliest of so many classes has by chance
 # Where classes are many a refresh takes longer, and a share that is guessed from a sample or two
 # is often wrong for one of them: a surprise has to be a greater one.
@@ -96,7 +98,16 @@ class Surprised(Pace):
         if new <= expected:
             return False
         unlikely = new * math.log(new / expected) - new + expected
-        return unlikely > self._unlikely
+        return unlikely > self._unlikely and self._goes_on(known + new)
+
+    def _goes_on(self, size: int) -> bool:
+        """Whether a class of this size is likely to have more samples, by what others have.
+
+        The class of a usual sample is what tells, not a usual class: strays make many small ones.
+        """
+        known = self.known.astype(np.float64)
+        usual = float(known @ known) / max(float(known.sum()), 1.0)
+        return usual >= min(size + LEAST_NEW, ENDLESS * self._most)
 
     def _filled(self, sizes: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """(C,) sizes of the queues when samples with these labels have come."""

@@ -1,4 +1,8 @@
-"""Images -> features, batch by batch: decoding runs ahead in threads while the encoder works."""
+"""Images -> features, batch by batch, by threads that work ahead of those who use them.
+
+While a batch is learned from, or written, the encoder has the next one and those behind it are
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from soba.encode.image_files import why_not_read
 from soba.encode.views import ViewMaker
 
 _AHEAD = 2  # batches decoded while one is being encoded
+_Decoding = tuple[tuple["Openable", ...], list[Future["np.ndarray | str"]]]
 
 
 class Images(Protocol):
@@ -99,7 +104,7 @@ def encode_stream(
     workers: int = 2,
     raise_failures: bool = False,
 ) -> Iterator[Encoded]:
-    """Encode images as they come, however many there will be; three batches are held at a time.
+    """Encode images as they come, however many there will be; four batches are held at a time.
 
     `start` is the number of the first one; see `encode`. If the images break off with an
     error, it is raised after those that came before it are encoded. An image that cannot be read
@@ -122,25 +127,39 @@ def encode_stream(
         except Exception as error:
             return str(error) or type(error).__name__
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-        source = _Batches(images, step)
-        waiting: deque[tuple[tuple[Openable, ...], list[Future[np.ndarray | str]]]] = deque()
+    source = _Batches(images, step)
+    decoding: deque[_Decoding] = deque()
+    encoding: deque[Future[Encoded]] = deque()
+    decoders = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+    # One thread, since an encoder has one batch at a time. Who uses the features works beside it.
+    encoders = ThreadPoolExecutor(1, thread_name_prefix="encode")
+    with encoders, decoders:
 
-        def submit(count: int) -> None:
+        def decode(count: int) -> None:
             for _ in range(count):
                 if pictures := source.take():
-                    waiting.append((pictures, [pool.submit(prepare, each) for each in pictures]))
+                    futures = [decoders.submit(prepare, each) for each in pictures]
+                    decoding.append((pictures, futures))
 
-        submit(_AHEAD + 1)
+        def encode_next() -> None:
+            nonlocal start
+            if decoding:
+                job = (encoder, start, *decoding.popleft(), views is not None)
+                start += len(job[2])
+                encoding.append(encoders.submit(_encoded, *job))
+
+        decode(_AHEAD + 1)
         try:
-            while waiting:
-                pictures, futures = waiting.popleft()
-                ready = {start + place: future.result() for place, future in enumerate(futures)}
-                submit(1)
-                yield _encoded(encoder, start, pictures, ready, views is not None)
-                start += len(pictures)
+            encode_next()
+            while encoding:
+                encode_next()
+                part = encoding.popleft().result()
+                decode(1)
+                yield part
         finally:
-            for _, futures in waiting:
+            for part_to_come in encoding:
+                part_to_come.cancel()
+            for _, futures in decoding:
                 for future in futures:
                     future.cancel()
     if source.error is not None:
@@ -192,9 +211,11 @@ def _encoded(
     encoder: Encoder,
     start: int,
     images: tuple[Openable, ...],
-    ready: dict[int, np.ndarray | str],
+    decoded: list[Future[np.ndarray | str]],
     with_views: bool,
 ) -> Encoded:
+    """One batch through the encoder, once it is decoded; its first image has number `start`."""
+    ready = {start + place: future.result() for place, future in enumerate(decoded)}
     fine = {index: pixels for index, pixels in ready.items() if isinstance(pixels, np.ndarray)}
     broken = {index: why for index, why in ready.items() if isinstance(why, str)}
     count = len(next(iter(fine.values()))) if fine else 1
