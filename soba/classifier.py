@@ -115,7 +115,7 @@ class Classifier:
             False: only score, with what is known by then.
         batch
             Images that are encoded, and learned from, at a time: those of a batch are when its
-            first answer is asked for, and what is not iterated is not. Two batches more are read
+            first answer is asked for, and what is not iterated is not. Three batches more are read
             ahead, so take 1 for images that are still to come, such as a camera's.
         top
             Candidates in each answer.

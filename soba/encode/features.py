@@ -111,23 +111,8 @@ def encode_stream(
     is reported; with `raise_failures` only what is damaged is, and a failure that may pass is
     raised, for those who keep what is reported.
     """
-    step = batch_images(batch, views)
-
-    def prepare(picture: Openable) -> np.ndarray | str:
-        try:
-            image = picture.open()
-        except Exception as error:  # Pillow's decoders raise nearly every kind there is
-            if raise_failures and may_pass(error):
-                raise
-            return why_not_read(error)
-        try:
-            if views is not None:
-                return views(image, picture.name)
-            return encoder.preprocess(image)[None]
-        except Exception as error:
-            return str(error) or type(error).__name__
-
-    source = _Batches(images, step)
+    source = _Batches(images, batch_images(batch, views))
+    prepare = _Prepare(encoder, views, raise_failures)
     decoding: deque[_Decoding] = deque()
     encoding: deque[Future[Encoded]] = deque()
     decoders = ThreadPoolExecutor(workers, thread_name_prefix="decode")
@@ -171,6 +156,29 @@ def batch_images(batch: int, views: ViewMaker | None) -> int:
     if batch < 1:
         raise ValueError(f"batch must be at least 1, not {batch}")
     return batch if views is None else max(1, batch // views.count)
+
+
+@dataclass(frozen=True)
+class _Prepare:
+    """A picture -> its pixels (views, ...), or why there are none."""
+
+    encoder: Encoder
+    views: ViewMaker | None
+    raise_failures: bool
+
+    def __call__(self, picture: Openable) -> np.ndarray | str:
+        try:
+            image = picture.open()
+        except Exception as error:  # Pillow's decoders raise nearly every kind there is
+            if self.raise_failures and may_pass(error):
+                raise
+            return why_not_read(error)
+        try:
+            if self.views is not None:
+                return self.views(image, picture.name)
+            return self.encoder.preprocess(image)[None]
+        except Exception as error:
+            return str(error) or type(error).__name__
 
 
 class _Batches:

@@ -1,4 +1,5 @@
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -133,3 +134,37 @@ def test_decoding_runs_ahead_but_not_away(encoder):
     next(parts)
     parts.close()  # waits for what is being decoded
     assert len(images.opened) <= 4 * 4
+
+
+def test_the_next_batch_is_encoded_while_one_is_used(encoder):
+    """Without the second call to `next`: who uses the features works beside the encoder."""
+    encoded = threading.Semaphore(0)
+
+    class Counted:
+        width, preprocess = encoder.width, staticmethod(encoder.preprocess)
+
+        def encode_pixels(self, pixels):
+            features = encoder.encode_pixels(pixels)
+            encoded.release()
+            return features
+
+    parts = encode(Counted(), Colours(12), batch=4)
+    next(parts)
+    assert encoded.acquire(timeout=600) and encoded.acquire(timeout=600)
+    parts.close()
+
+
+def test_what_the_encoder_raises_is_raised_behind_the_batches_before(encoder):
+    class Failing:
+        width, preprocess, calls = encoder.width, staticmethod(encoder.preprocess), 0
+
+        def encode_pixels(self, pixels):
+            self.calls += 1
+            if self.calls == 3:
+                raise RuntimeError("out of memory")
+            return encoder.encode_pixels(pixels)
+
+    parts = encode(Failing(), Colours(40), batch=4)
+    assert [next(parts).start, next(parts).start] == [0, 4]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        next(parts)
