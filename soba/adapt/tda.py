@@ -214,7 +214,7 @@ class TDA(StreamAdapter):
             # All slots at once, free ones weighted 0: cheaper than picking out the filled.
             keys = like(batch, queue.features.reshape(-1, self.dim))
             votes = self._kernel(batch, features, keys, self.beta)
-            votes = votes * like(batch, turns.old_alive(queue.filled.reshape(-1)))
+            votes *= like(batch, turns.old_alive(queue.filled.reshape(-1)))
             slots = queue.features.shape[1]
             votes = xp.reshape(votes, (n, classes, slots))
             for slot in range(slots):  # a sum over so short an axis is slower than its terms
@@ -230,7 +230,7 @@ class TDA(StreamAdapter):
         if filled.any():
             keys = like(batch, queue.features.reshape(-1, self.dim)[filled])
             votes = self._kernel(batch, features, keys, self.negative_beta)
-            votes = votes * like(batch, turns.old_alive(filled)[..., filled])
+            votes *= like(batch, turns.old_alive(filled)[..., filled])
             against = self._unpack(batch, queue.extra.reshape(len(filled), -1)[filled])
             logits = logits - self.negative_alpha * (votes @ against)
         if len(turns.new):
@@ -246,7 +246,10 @@ class TDA(StreamAdapter):
 
     def _kernel(self, batch: Batch, features: Array, keys: Array, beta: float) -> Array:
         """exp(-beta (1 - cosine)) of every sample and key."""
-        return batch.xp.exp(beta * (features @ keys.T) - beta)
+        exponents = features @ keys.T
+        exponents *= beta  # in place: new memory for each step takes as long as the product
+        exponents -= beta
+        return batch.xp.exp(exponents)
 
 
 @dataclass(frozen=True)
