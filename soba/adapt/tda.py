@@ -220,9 +220,12 @@ class TDA(StreamAdapter):
             for slot in range(slots):  # a sum over so short an axis is slower than its terms
                 logits = logits + self.alpha * votes[:, :, slot]
         if len(turns.new):
-            one_hot = like(batch, np.eye(classes, dtype=np.float32)[clip.labels[turns.new]])
+            one_hot = np.zeros((len(turns.new), classes), np.float32)
+            one_hot[np.arange(len(turns.new)), clip.labels[turns.new]] = 1.0
             votes = self._kernel(batch, features, features[turns.new], self.beta)
-            logits = logits + self.alpha * ((votes * like(batch, turns.new_alive())) @ one_hot)
+            logits = logits + self.alpha * (
+                (votes * like(batch, turns.new_alive())) @ like(batch, one_hot)
+            )
 
         queue = self._queues["negative"]
         turns = _Turns.of(queue, clip, ids, unsure, n)
