@@ -17,7 +17,7 @@ help:
 	@echo "make test-all      the same, with what takes long: full benchmarks, all methods"
 	@echo "make test-kernels  the numeric tests under the kernels of other CPUs; ARGS go to pytest"
 	@echo "make bench         the speed and memory table; fails where a bar is missed"
-	@echo "make tiny          train the tiny CLIP anew (three quarters of an hour on 2 cores)"
+	@echo "make tiny          train the tiny CLIP anew (half an hour on 2 fast cores)"
 	@echo "make clean         remove the environment and caches"
 
 $(VENV)/.core: pyproject.toml
@@ -51,7 +51,6 @@ dist: $(VENV)/.dev
 	$(BIN)/python -m hatchling build
 
 tiny: $(VENV)/.dev
-	$(BIN)/python training/hard_icons.py
 	$(BIN)/python training/train.py
 	$(BIN)/python training/export.py
 	$(BIN)/python training/report.py

@@ -1,6 +1,6 @@
 """Train the tiny CLIP on icons of the source families; write its weights to soba/tiny.
 
-    make tiny                   # find the hard icons, train, export, report
+    make tiny                   # train, export, report
     python training/train.py    # this step alone; run again after a kill: it goes on
 
 Each batch holds names, two drawings of each, and a caption of each made from a random template.

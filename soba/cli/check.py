@@ -251,8 +251,8 @@ class _Run:
         _print(
             f"which is a guess: on {KNOWN_ERROR_SETS} sets with labels it was off by "
             f"{zero_shot[0]:+.1f} to {zero_shot[1]:+.1f} points for CLIP and {adapted[0]:+.1f} to "
-            f"{adapted[1]:+.1f} adapted, and said gain for loss on {KNOWN_ERROR_WRONG_SIGN} "
-            "(docs/soba_plus.md)"
+            f"{adapted[1]:+.1f} adapted, and said gain for loss on "
+            f"{KNOWN_ERROR_WRONG_SIGN or 'none'} (docs/soba_plus.md)"
         )
 
     def _next(self, transductive: bool, to_label: Path | None, is_features: bool) -> str:

@@ -67,9 +67,15 @@ def features(icon_stream):
 
 @pytest.fixture(scope="module")
 def spread(features, tmp_path_factory):
-    """Text features that divide the stream into classes, whatever the encoder has learned."""
+    """Text features that divide the stream into classes, whatever the encoder has learned.
+
+    They have much in common, so that CLIP is in doubt, and there is something to learn.
+    """
     path = tmp_path_factory.mktemp("text") / "text.npy"
-    np.save(path, (features - features.mean(axis=0))[:4])
+    centre = features.mean(axis=0)
+    apart = features[:4] - centre
+    apart /= np.linalg.norm(apart, axis=1, keepdims=True)
+    np.save(path, apart + 3.0 * centre / np.linalg.norm(centre))
     return path
 
 
@@ -82,7 +88,7 @@ def test_answers_are_the_streams_with_zero_shot_beside(icon_stream, answers, fea
     text = adapter.text_features
     parts = [adapter.adapt(features[i : i + 8]) for i in range(0, len(features), 8)]
     adapted, plain = softmax(np.concatenate(parts)), softmax(logit_scale * features @ text.T)
-    assert np.abs(adapted - plain).max() > 1e-4  # it did learn
+    assert np.abs(adapted - plain).max() > 1e-3  # it did learn
     lines = answers(icon_stream, "--text-features", spread)
     assert [row["image"] for row in lines] == sorted(map(str, icon_stream.iterdir()))
     for row, ours, theirs in zip(lines, adapted, plain, strict=True):

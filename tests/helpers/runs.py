@@ -13,7 +13,7 @@ PROMPTS = templates("icon")
 LAKE_TIME = 1_700_000_000  # of all files, so that the same features make the same manifest
 
 
-def rows_around(text, count, seed, spread=0.12, shift=0.25):
+def rows_around(text, count, seed, spread=0.2, shift=0.4):
     """(n, d) unit rows of classes whose images lie aside of their texts: there is much to learn."""
     centres = text + shift * np.random.default_rng(7).standard_normal(text.shape)
     rng = np.random.default_rng(seed)
