@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,18 @@ def check_rows_keep_their_order(case: EncoderCase) -> None:
             assert difference > _APART, f"{name} gives different inputs the same features"
 
 
+def check_batches_at_once(case: EncoderCase) -> None:
+    """As many threads as it says may encode at the same time, and each gets its own features."""
+    encoder, at_once = case.encoder, case.encoder.batches_at_once
+    assert isinstance(at_once, int) and at_once >= 1, f"batches_at_once is {at_once!r}"
+    batches = [np.roll(case.pixels, turns, axis=0) for turns in range(2 * at_once)]
+    with ThreadPoolExecutor(at_once) as threads:
+        together = list(threads.map(encoder.encode_pixels, batches))
+    what = f"encode_pixels in {at_once} threads"
+    for rows, batch in zip(together, batches, strict=True):
+        _close(rows, encoder.encode_pixels(batch), case.rounding, what)
+
+
 def check_input_is_untouched(case: EncoderCase) -> None:
     """The caller's pixels and texts stay as they were."""
     pixels, sentences = case.pixels.copy(), list(_SENTENCES)
@@ -267,6 +280,7 @@ ENCODER_CHECKS = (
     check_same_calls_same_bits,
     check_batches_change_rounding_only,
     check_rows_keep_their_order,
+    check_batches_at_once,
     check_input_is_untouched,
     check_any_text,
     check_tokens,

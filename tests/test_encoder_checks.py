@@ -1,6 +1,7 @@
 """The encoder contract on soba's encoders, and on one that breaks each of its rules."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -219,6 +220,19 @@ class Restless(Plain):
     fingerprint = property(lambda self: f"plain-{next(_calls)}", lambda self, value: None)
 
 
+class Scratch(Plain):
+    """Says that two threads may call it, and has one room for what both of them work on."""
+
+    batches_at_once = 2
+    _both = threading.Barrier(2, timeout=600)
+
+    def encode_pixels(self, pixels):
+        self._room = pixels
+        if threading.current_thread() is not threading.main_thread():
+            self._both.wait()
+        return Plain.encode_pixels(self, self._room)
+
+
 BROKEN = [
     *(
         broken("attributes", f"{name} is", __init__=said(**{name: value}))
@@ -233,6 +247,8 @@ BROKEN = [
             "sigmoid": None,
         }.items()
     ),
+    broken("batches_at_once", "batches_at_once is 0", __init__=said(batches_at_once=0)),
+    pytest.param("batches_at_once", "in 2 threads: features differ", Scratch, id="at once: one"),
     *(
         broken("preprocess", problem, __init__=preprocessed(spoil))
         for problem, spoil in {

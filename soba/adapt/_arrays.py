@@ -301,12 +301,14 @@ def _floating(array: Array, what: str) -> tuple[Any, Array]:
     """The array's namespace, and the array in float32 or float64."""
     if not array_api_compat.is_array_api_obj(array):
         array = np.asarray(array)
-    if isinstance(array, np.ndarray) and array.dtype.kind != "f":
-        raise TypeError(f"{what} must be floating point, not {array.dtype}")
     if hasattr(array, "detach"):
         array = array.detach()
     xp = array_api_compat.array_namespace(array)
-    if not xp.isdtype(array.dtype, "real floating"):
+    if isinstance(array, np.ndarray):  # which has kinds of numbers that no other library has
+        floating = array.dtype.kind == "f"
+    else:
+        floating = xp.isdtype(array.dtype, "real floating")
+    if not floating:
         raise TypeError(f"{what} must be floating point, not {array.dtype}")
     if array.dtype not in (xp.float32, xp.float64):
         array = xp.astype(array, xp.float32)

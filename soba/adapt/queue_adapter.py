@@ -64,6 +64,9 @@ class PrototypeAdapter(StreamAdapter):
             self._learn(clip, ids, fresh[learned:reach])  # first: scoring overwrites CLIP's logits
             self._add_scores(batch, clip, scored, boundary)
             self._settle()
+            # A refresh leaves nothing of text and prototypes in the caches: the row that waits for
+            # it waits for them as well, and not the next one, which wants an answer at once.
+            self._logits(Batch(batch.xp, batch.x[boundary : boundary + 1, ...], False))
             scored, learned = boundary, reach
         self._learn(clip, ids, fresh[learned:])
         self._add_scores(batch, clip, scored, len(batch))

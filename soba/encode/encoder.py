@@ -52,6 +52,8 @@ class Encoder(ABC):
         Of weights and preprocessing: features with different ones do not mix.
     device, precision
         Where it computes ("cpu", "cuda:0") and in what ("fp32", "autocast", "fp16", "bf16").
+    batches_at_once
+        How many threads may call `encode_pixels` at the same time, and gain by it.
     text_tower
         What gradients pass through on their way to prompts; None where they cannot. Methods that
         tune prompts ask for it, and for `tokens`.
@@ -73,6 +75,7 @@ class Encoder(ABC):
     fingerprint: str
     device: str = "cpu"
     precision: str = "fp32"
+    batches_at_once: int = 1
     text_tower: TextTower | HfTextTower | None = None
     opened_as: dict[str, str] | None = None
 

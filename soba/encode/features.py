@@ -116,8 +116,9 @@ def encode_stream(
     decoding: deque[_Decoding] = deque()
     encoding: deque[Future[Encoded]] = deque()
     decoders = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-    # One thread, since an encoder has one batch at a time. Who uses the features works beside it.
-    encoders = ThreadPoolExecutor(1, thread_name_prefix="encode")
+    # Who uses the features works beside these threads, as many as the encoder has batches at once.
+    at_once = encoder.batches_at_once
+    encoders = ThreadPoolExecutor(at_once, thread_name_prefix="encode")
     with encoders, decoders:
 
         def decode(count: int) -> None:
@@ -128,16 +129,15 @@ def encode_stream(
 
         def encode_next() -> None:
             nonlocal start
-            if decoding:
-                job = (encoder, start, *decoding.popleft(), views is not None)
-                start += len(job[2])
-                encoding.append(encoders.submit(_encoded, *job))
+            job = (encoder, start, *decoding.popleft(), views is not None)
+            start += len(job[2])
+            encoding.append(encoders.submit(_encoded, *job))
 
         decode(_AHEAD + 1)
         try:
-            encode_next()
-            while encoding:
-                encode_next()
+            while decoding or encoding:
+                while decoding and len(encoding) <= at_once:
+                    encode_next()
                 part = encoding.popleft().result()
                 decode(1)
                 yield part

@@ -105,6 +105,10 @@ class OnnxEncoder(Encoder):
         self.logit_scale = float(logit_scale)
         self.name = name or self._image.path.stem
         self.device, self.precision = self._image.device, self._image.precision
+        # The threads that share the work on one batch wait for one another at every layer; with a
+        # second batch there is something else to do. A GPU has enough to do with one.
+        cores = threads or os.cpu_count() or 1
+        self.batches_at_once = min(2, cores) if self.device == "cpu" else 1
         digest = hashlib.sha256()
         for tower in (self._image, self._text):
             for file in () if tower is None else tower.files:

@@ -142,6 +142,7 @@ def test_the_next_batch_is_encoded_while_one_is_used(encoder):
 
     class Counted:
         width, preprocess = encoder.width, staticmethod(encoder.preprocess)
+        batches_at_once = 1
 
         def encode_pixels(self, pixels):
             features = encoder.encode_pixels(pixels)
@@ -154,9 +155,29 @@ def test_the_next_batch_is_encoded_while_one_is_used(encoder):
     parts.close()
 
 
+def test_as_many_batches_are_encoded_at_once_as_the_encoder_takes(encoder):
+    """Each call waits for another one, so that less than two at once would wait for ever."""
+    other = threading.Barrier(2, timeout=600)
+
+    class Paired:
+        width, preprocess = encoder.width, staticmethod(encoder.preprocess)
+        batches_at_once = 2
+
+        def encode_pixels(self, pixels):
+            other.wait()
+            return encoder.encode_pixels(pixels)
+
+    images = Colours(24)
+    parts = list(encode(Paired(), images, batch=4))
+    assert [part.start for part in parts] == list(range(0, 24, 4))
+    features = np.concatenate([part.features for part in parts])
+    np.testing.assert_allclose(features, directly(encoder, images, range(24)), atol=1e-6)
+
+
 def test_what_the_encoder_raises_is_raised_behind_the_batches_before(encoder):
     class Failing:
         width, preprocess, calls = encoder.width, staticmethod(encoder.preprocess), 0
+        batches_at_once = 1
 
         def encode_pixels(self, pixels):
             self.calls += 1
