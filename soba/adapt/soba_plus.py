@@ -153,6 +153,7 @@ class SOBAPlus(PrototypeAdapter):
             weight=weight,
             temperature=temperature,
             probabilities=softmax(np, total),
+            expected_accuracy=ExpectedAccuracy.of(statistics),
         )
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
@@ -162,9 +163,7 @@ class SOBAPlus(PrototypeAdapter):
         before the first refresh. docs/soba_plus.md has how far off this is on real data.
         """
         statistics = self._view().statistics_
-        if statistics is None:
-            return None
-        return ExpectedAccuracy(*map(float, statistics["expected"]))
+        return None if statistics is None else ExpectedAccuracy.of(statistics)
 
     def transduce(self, features: Array, *, rounds: int = 20, out: Array | None = None) -> Array:
         """Logits (n, C) of a whole set at once, where the order means nothing; changes nothing.
@@ -370,12 +369,16 @@ class ExpectedAccuracy:
     zero_shot: float
     adapted: float
 
+    @classmethod
+    def of(cls, statistics: dict[str, np.ndarray]) -> Self:
+        return cls(*map(float, statistics["expected"]))
+
 
 @dataclass(frozen=True)
 class Explanation:
     """Where an answer comes from: logits = (clip + text + queue + correction) / temperature.
 
-    All but the last four are arrays over the classes.
+    The first five and the probabilities are arrays over the classes.
     """
 
     clip: np.ndarray  # CLIP's logits
@@ -387,6 +390,7 @@ class Explanation:
     weight: float  # s(f): nats of the Gaussians for this image against one of CLIP's
     temperature: float
     probabilities: np.ndarray
+    expected_accuracy: ExpectedAccuracy | None = None  # of all answers; None: no refresh yet
 
     @property
     def logits(self) -> np.ndarray:

@@ -56,6 +56,7 @@ def test_explanation_adds_up():
     adapter = SOBAPlus(TEXT, logit_scale=15.0)
     before = adapter.explain(FEATURES[0])
     assert np.array_equal(before.queue, np.zeros(6))
+    assert before.expected_accuracy is None
     np.testing.assert_allclose(before.logits, adapter.logits(FEATURES[0]), rtol=1e-5)
     adapter.adapt(FEATURES)
     state = adapter.state()
@@ -75,6 +76,7 @@ def test_explanation_adds_up():
     assert told.samples.shape == (6,)
     assert 0 < told.samples.sum() <= 400
     assert told.text_worth > 0
+    assert told.expected_accuracy == adapter.expected_accuracy()
     loaded = SOBAPlus.from_state(state)
     np.testing.assert_allclose(
         loaded.explain(FEATURES[3]).queue, adapter.explain(FEATURES[3]).queue
