@@ -25,7 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 NUMERIC = (
     *("tests/adapt", "tests/tune", "tests/encode", "tests/scale", "soba"),
-    *("tests/test_real_data.py", "tests/test_classifier.py", "tests/test_hf.py"),
+    *("tests/test_classifier.py", "tests/test_classifier_state.py"),
+    *("tests/test_real_data.py", "tests/test_hf.py"),
 )
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

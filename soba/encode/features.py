@@ -1,7 +1,7 @@
 """Images -> features, batch by batch, by threads that work ahead of those who use them.
 
-While a batch is learned from, or written, the encoder has the next one and those behind it are
-decoded.
+While a batch is learned from, or written, the encoder has the next one, or as many as it takes at
+once, and those behind are decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from soba.encode.encoder import Encoder
 from soba.encode.image_files import why_not_read
 from soba.encode.views import ViewMaker
 
-_AHEAD = 2  # batches decoded while one is being encoded
+_AHEAD = 2  # batches that are read before the first one is encoded
 _Decoding = tuple[tuple["Openable", ...], list[Future["np.ndarray | str"]]]
 
 

@@ -22,6 +22,15 @@ def classifier(method="soba+", **settings):
     return soba.Classifier(ColourEncoder(), NAMES, method=adapter(method, **settings), templates=())
 
 
+def learn(stream, *rows):
+    """How many of these samples were new."""
+    return stream.learn(FEATURES[list(rows)], ids=rows)
+
+
+def state_of(stream):
+    return stream.to_classifier().adapter
+
+
 def reference(rows):
     """An adapter that saw each of these samples once."""
     rows, single = np.asarray(rows), adapter()

@@ -1,7 +1,10 @@
-"""Databases to keep streams in: each test runs on all of them."""
+"""Databases to keep streams in: each test runs on all of them. And a server with limits."""
 
+import httpx
 import postgres_server
 import pytest
+from asking import KEY
+from serving import Server
 from stream_workers import Workers
 
 from soba.serve.databases import open_database
@@ -39,3 +42,26 @@ def workers():
     workers = Workers()
     yield workers
     workers.close()
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """A server with keys and small limits, said by the environment."""
+    folder = tmp_path_factory.mktemp("limited")
+    keys = folder / "keys"
+    keys.write_text(f"# keys\n{KEY} ann\n")
+    limits = {"BODY": 200_000, "IMAGES": 4, "PIXELS": 10_000, "PROMPTS": 50, "STREAMS": 2}
+    limits |= {"WAITING": 4, "LOADED": 1}
+    env = {f"SOBA_MAX_{name}": str(value) for name, value in limits.items()}
+    env |= {"SOBA_KEYS_FILE": str(keys), "SOBA_LOG_FORMAT": "json", "SOBA_ALLOW_HOST": "soba.test"}
+    env["TMPDIR"] = str(folder / "tmp")
+    (folder / "tmp").mkdir()
+    with Server(f"sqlite:///{folder}/streams.db", env=env) as server:
+        yield server
+
+
+@pytest.fixture
+def ask_limited(limited):
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with httpx.Client(base_url=limited.url, timeout=60, headers=headers) as client:
+        yield client

@@ -9,21 +9,13 @@ from pathlib import Path
 import pytest
 from disks import full_disk
 from faulty import faulty
-from streams import FEATURES, assert_equal_bits, assert_learned, classifier
+from streams import FEATURES, assert_equal_bits, assert_learned, classifier, learn, state_of
 
 import soba
 from soba.serve import databases, replica
 from soba.serve.databases import open_database, sqlite
 from soba.serve.store import StoreError, Transaction
 from soba.serve.stream_state import StreamState
-
-
-def learn(stream, *rows):
-    return stream.learn(FEATURES[list(rows)], ids=rows)
-
-
-def state_of(stream):
-    return stream.to_classifier().adapter
 
 
 @pytest.mark.parametrize("before", [True, False])

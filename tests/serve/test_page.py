@@ -77,12 +77,9 @@ CURVE = """([chart, least]) =>
     document.querySelector(`[data-testid=chart-${chart}]`).dataset.points >= least"""
 
 
-def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, server, expect):
-    visit = Visit(browser, viewport={"width": 1280, "height": 900})
+def create_a_stream(visit, expect):
+    """A stream of one's own, by typing and by keyboard."""
     page, part = visit.page, visit.part
-    page.goto(server.url)
-
-    # A stream of one's own, by typing and by keyboard.
     part("classes").fill("bell, camera\nheart, bell")
     expect(part("name")).to_have_value("bell-camera-heart")
     part("name").press("Enter")
@@ -96,7 +93,10 @@ def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, 
     expect(page.locator(".card.broken")).to_contain_text("Not answered")
     part("only-look").uncheck()
 
-    # The icons, one small batch after the other: the curves grow as they come.
+
+def try_the_icons(visit, expect):
+    """The icons, one small batch after the other: the curves grow as they come."""
+    part = visit.part
     part("new-stream").click()
     part("try-it").click()
     expect(part("stream-name")).to_have_text("icons")
@@ -109,33 +109,49 @@ def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, 
     expect(part("stream-icons")).to_have_text("Go on with the icons")
     assert visit.points("expected") >= 2
 
-    # Frozen, it answers and learns nothing.
+
+def freeze(visit, expect):
+    """Frozen, it answers and learns nothing: the numbers that are to stay as they are."""
+    part = visit.part
     part("freeze").click()
     expect(part("banner")).to_contain_text("Frozen by hand")
-    seen, version = visit.number("seen"), visit.number("version")
-    assert seen >= 32
+    frozen = visit.number("seen"), visit.number("version")
+    assert frozen[0] >= 32
     part("files").set_input_files([png("green")])
     expect(part("said")).to_contain_text("nothing learned, since the stream is frozen")
+    return frozen
 
-    # What is kept of a class, as the browser saw it.
+
+def look_at_what_is_kept(visit, expect):
+    """What is kept of a class, as the browser saw it."""
+    page, part = visit.page, visit.part
     full = page.locator("[data-testid=evidence-class]:not([data-queued='0'])").first
     kept = int(full.get_attribute("data-queued"))
     full.press("Enter")
     expect(part("queue-sample")).to_have_count(kept)
     expect(part("queue-sample").locator("img")).to_have_count(kept)
 
-    # Feedback: counted, and never learned from.
+
+def tell_what_is_right(visit, expect):
+    """Feedback: counted, and never learned from."""
+    part = visit.part
     part("tell-adapted").first.click()
     other = part("tell-other").nth(1)
     other.focus()
     other.select_option(index=1)
     expect(part("chart-feedback")).to_contain_text("2 answers judged")
     assert visit.points("feedback") >= 1
-    assert (visit.number("seen"), visit.number("version")) == (seen, version)
-    part("freeze").click()
-    expect(part("banner")).to_be_hidden()
 
-    # A guard of icons, and back to the beginning: asked first, and Escape is no.
+
+def go_on(visit, expect):
+    """No longer frozen."""
+    visit.part("freeze").click()
+    expect(visit.part("banner")).to_be_hidden()
+
+
+def guard_and_roll_back(visit, expect):
+    """A guard of icons, and back to the beginning: asked first, and Escape is no."""
+    page, part = visit.page, visit.part
     part("guard-open").click()
     part("guard-icons").click()
     part("guard-put").click()
@@ -149,7 +165,10 @@ def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, 
     expect(part("change").first).to_have_attribute("data-kind", "rollback")
     expect(page.locator("[data-testid=evidence-class]:not([data-queued='0'])")).to_have_count(0)
 
-    # Reloaded, it is the same stream; killed and started again on its database, too.
+
+def come_back(visit, expect, server):
+    """Reloaded, it is the same stream; killed and started again on its database, too."""
+    page, part = visit.page, visit.part
     page.reload()
     expect(part("stream-facts")).to_contain_text("images seen")
     expect(part("chart-feedback")).to_contain_text("2 answers judged")
@@ -167,6 +186,19 @@ def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, 
     part("stream-select").select_option("bell-camera-heart")
     expect(part("stream-facts")).to_contain_text("3 classes · 0 images seen")
 
+
+def test_a_person_creates_streams_tells_freezes_rolls_back_and_goes_on(browser, server, expect):
+    visit = Visit(browser, viewport={"width": 1280, "height": 900})
+    visit.page.goto(server.url)
+    create_a_stream(visit, expect)
+    try_the_icons(visit, expect)
+    frozen = freeze(visit, expect)
+    look_at_what_is_kept(visit, expect)
+    tell_what_is_right(visit, expect)
+    assert (visit.number("seen"), visit.number("version")) == frozen
+    go_on(visit, expect)
+    guard_and_roll_back(visit, expect)
+    come_back(visit, expect, server)
     assert [problem for problem in visit.problems if AWAY not in problem] == []
     assert visit.hosts == {server.url.partition("//")[2]}
 
