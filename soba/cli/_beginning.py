@@ -63,5 +63,5 @@ def continued(fresh: Classifier, state: Path | None, change_classes: bool) -> Cl
 def _some(names: Sequence[str]) -> str:
     if not names:
         return "of another list"
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown}, ... ({len(names)})"
+    listed = ", ".join(names[:5])
+    return listed if len(names) <= 5 else f"{listed}, ... ({len(names)})"

@@ -166,12 +166,12 @@ def _say_changes(inspection: Inspection, places: dict[int, Path]) -> None:
         _say(f"  ... and {len(inspection.changes) - _LISTED} more kinds")
     if inspection.expected is not None:
         _say(expectation(*inspection.expected))
-    found = [row for row in np.flatnonzero(samples.changed) if int(samples.ids[row]) in places]
-    for row in found[:_LISTED]:
+    pictured = [row for row in np.flatnonzero(samples.changed) if int(samples.ids[row]) in places]
+    for row in pictured[:_LISTED]:
         before, after = names[samples.zero_shot[row]], names[samples.adapted[row]]
         _say(f"  {places[int(samples.ids[row])]}: {before} -> {after}")
-    if len(found) > _LISTED:
-        _say(f"  ... and {len(found) - _LISTED} more images; -o page.html shows them")
+    if len(pictured) > _LISTED:
+        _say(f"  ... and {len(pictured) - _LISTED} more images; -o page.html shows them")
 
 
 def _say(line: str) -> None:

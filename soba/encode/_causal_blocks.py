@@ -39,12 +39,13 @@ class Block:
         `before` are keys and values of what stands in front of them, (m, P, 2 w), or None.
         """
         normed = self.norm(states)
-        own = self.keys_and_values(normed)
+        present = self.keys_and_values(normed)
         if at is not None:
             rows = torch.arange(len(states), device=states.device)
             states, normed = states[rows, at][:, None], normed[rows, at][:, None]
             mask = mask[at][:, None, None]
-        keys, values = (own if before is None else torch.cat([before, own], dim=1)).chunk(2, dim=-1)
+        seen = present if before is None else torch.cat([before, present], dim=1)
+        keys, values = seen.chunk(2, dim=-1)
         attended = torch.nn.functional.scaled_dot_product_attention(
             self._split(self.queries(normed)),
             self._split(keys),

@@ -108,11 +108,11 @@ def _changes(inspection: Inspection) -> str:
 
 def _changed_pictures(inspection: Inspection, places: Mapping[int, Path]) -> str:
     rows = np.flatnonzero(inspection.samples.changed).tolist()
-    found = [row for row in rows if int(inspection.samples.ids[row]) in places]
-    if not found:
+    pictured = [row for row in rows if int(inspection.samples.ids[row]) in places]
+    if not pictured:
         return ""
-    cards = "".join(_card(inspection, row, places) for row in found[:_CHANGED])
-    rest = f" The first {_CHANGED} of {len(found)}." if len(found) > _CHANGED else ""
+    cards = "".join(_card(inspection, row, places) for row in pictured[:_CHANGED])
+    rest = f" The first {_CHANGED} of {len(pictured)}." if len(pictured) > _CHANGED else ""
     note = f"<p class='soft'>Zero-shot's answer is struck out.{rest}</p>"
     return f"{note}<div class='grid'>{cards}</div>"
 
@@ -124,9 +124,9 @@ def _queue_pictures(inspection: Inspection, places: Mapping[int, Path]) -> str:
     for label, name in enumerate(inspection.names):
         rows = np.flatnonzero(samples.queued & (samples.zero_shot == label))
         rows = rows[np.argsort(samples.entropies[rows], kind="stable")]
-        found = [row for row in rows.tolist() if int(samples.ids[row]) in places]
-        if found:
-            cards = "".join(_card(inspection, row, places) for row in found[:_PER_CLASS])
+        pictured = [row for row in rows.tolist() if int(samples.ids[row]) in places]
+        if pictured:
+            cards = "".join(_card(inspection, row, places) for row in pictured[:_PER_CLASS])
             parts.append(f"<h3>{html.escape(name)}</h3><div class='grid'>{cards}</div>")
     return "".join(parts)
 

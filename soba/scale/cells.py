@@ -35,6 +35,6 @@ def records_by(
     Features that several cells need are made by the first; the others wait for the file. The
     results folder is one that all workers reach.
     """
-    for made in runner.spread(partial(_CellWorker, places), cells):
-        places.broken.update(made.broken)
-        yield made.cell, made.record
+    for done in runner.spread(partial(_CellWorker, places), cells):
+        places.broken.update(done.broken)
+        yield done.cell, done.record

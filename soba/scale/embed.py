@@ -74,14 +74,15 @@ class Embedder:
         folder, shard = self.folder, self.folder.manifest.shards[number]
         was_there = folder.feature_file(number).exists()
         if was_there:
-            made = folder.features(number)
-            self._step(len(made) + len(made.broken))
+            features = folder.features(number)
+            self._step(len(features) + len(features.broken))
         else:
             rows = self._ready if shard.kind == "embeddings" else self._encoded
             batches = _counted(rows(shard, number), self._step)
             unchanged = _unchanged(folder, shard, number, batches)
-            made = write_feature_shard(folder.feature_file(number), unchanged, folder.meta(number))
-        return Embedded(number, len(made), made.broken, was_there)
+            file, meta = folder.feature_file(number), folder.meta(number)
+            features = write_feature_shard(file, unchanged, meta)
+        return Embedded(number, len(features), features.broken, was_there)
 
     def _encoded(self, shard: SourceShard, number: int) -> Iterator[FeatureRows]:
         from soba.encode.features import encode_stream

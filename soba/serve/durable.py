@@ -386,5 +386,5 @@ def _prompts(templates: Templates) -> tuple[str, ...]:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown}, ... ({len(names)})"
+    listed = ", ".join(names[:5])
+    return listed if len(names) <= 5 else f"{listed}, ... ({len(names)})"

@@ -120,12 +120,12 @@ class Service:
             method=method,
             templates=self._prompts(templates, len(classes)),
         )
-        made = create_stream(self.ledger, name, _with_a_key(classifier))
-        if made:
+        is_new = create_stream(self.ledger, name, _with_a_key(classifier))
+        if is_new:
             self.ledger.own(name, owner)
         else:  # somebody else was faster
             self._check_same(name, classes)
-        return made
+        return is_new
 
     def change_classes(
         self, live: LiveStream, classes: Iterable[str], templates: str | Sequence[str] | None

@@ -142,8 +142,8 @@ class Store:
         with self._turn, self._reaching() as connection:
             connection.execute(self.database.begin)
             connection.execute(_ADD_STREAM, (stream, settings, text, encoder))
-            made = not connection.execute(_SNAPSHOT_VERSIONS, (stream,)).fetchall()
-            if made:
+            is_new = not connection.execute(_SNAPSHOT_VERSIONS, (stream,)).fetchall()
+            if is_new:
                 removed = connection.execute(_FIRST_VERSION, (stream,)).fetchall()
                 version = int(removed[0][0]) if removed else 0
                 blob = blob_at(version)
@@ -151,7 +151,7 @@ class Store:
                 connection.execute(_BEGIN_AT, (version, len(blob), stream))
                 connection.execute(_ADD_SNAPSHOT, (stream, version, digest, blob))
             connection.execute("COMMIT")
-        return made
+        return is_new
 
     def remove(self, stream: str) -> bool:
         """Remove a stream with its log and its snapshots: whether there was one."""

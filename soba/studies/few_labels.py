@@ -119,11 +119,11 @@ def of_images(
         prompts=tuple(templates),
         keys=tuple(keys),
     )
-    found = np.array(known, np.int64)
+    labels_by_row = np.array(known, np.int64)
     if isinstance(wanted, Path):
-        return SomeLabelled(features, found, broken)
-    own = None if images.labels is None else found
-    return SomeLabelled(features, _drawn(own, len(keys), wanted), broken)
+        return SomeLabelled(features, labels_by_row, broken)
+    to_draw_from = None if images.labels is None else labels_by_row
+    return SomeLabelled(features, _drawn(to_draw_from, len(keys), wanted), broken)
 
 
 def _labels_by_path(
@@ -131,8 +131,8 @@ def _labels_by_path(
 ) -> dict[str, int]:
     """Real path -> label: those of a table or of class folders, or those that images come with."""
     if not isinstance(wanted, Path):
-        own = [] if images.labels is None else images.labels.tolist()
-        return dict(zip(paths, own, strict=False))
+        labels = [] if images.labels is None else images.labels.tolist()
+        return dict(zip(paths, labels, strict=False))
     few = read_few(wanted, images.class_names)
     beside = wanted.parent if wanted.is_file() else Path()
     return {os.path.realpath(beside / path): label for path, label in few.items()}

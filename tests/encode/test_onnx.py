@@ -329,3 +329,12 @@ def test_a_folder_without_a_description_has_images_only(tmp_path):
     (folder / "text.onnx").unlink()
     assert OnnxEncoder.load(folder).width == 4
     shutil.rmtree(folder)
+
+
+def test_one_thread_takes_one_batch_at_a_time(tmp_path, monkeypatch):
+    folder = model_folder(tmp_path / "mine")
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert OnnxEncoder.load(folder).batches_at_once == 2
+    assert OnnxEncoder.load(folder, threads=1).batches_at_once == 1
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    assert OnnxEncoder.load(folder).batches_at_once == 1
