@@ -203,13 +203,16 @@ def import_time(small: bool) -> list[Row]:
 
 
 def demo(small: bool) -> list[Row]:
-    """What adapting costs in the demo, against encoding its icons with the tiny CLIP."""
+    """What adapting costs in the demo, against encoding its icons with the tiny CLIP.
+
+    One thread for both, as in all rows: more cores would speed up one of them and not the other.
+    """
     # Here, so that the encoder's libraries are no part of the memory that is measured above.
     from soba.encode.onnx import OnnxEncoder
     from soba.studies.demo import adapt_share, run_demo
 
     domains = run_demo(
-        OnnxEncoder.tiny(),
+        OnnxEncoder.tiny(threads=1),
         per_class=1 if small else 32,
         orders=1 if small else 5,
         methods=("zero-shot", "soba+"),

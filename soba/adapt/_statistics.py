@@ -142,7 +142,7 @@ def inverse(matrix: np.ndarray) -> np.ndarray:
 def _inverse_root(matrix: np.ndarray) -> np.ndarray:
     """L^-1 for matrix = L L^T: halve until small, the rest is matrix products."""
     n = len(matrix)
-    if n <= 64:
+    if n <= 32:
         return np.linalg.inv(np.linalg.cholesky(matrix))
     half = n // 2
     out = np.zeros_like(matrix)
