@@ -216,7 +216,7 @@ def like(batch: Batch, array: np.ndarray) -> Array:
 def view_blocks(batch: Batch, classes: int) -> Iterator[Array]:
     """The views (m, V, d) of a few samples at a time; one empty block where there are none."""
     views = int(batch.x.shape[1])
-    step = max(1, 4 * _BLOCK_LOGITS // (views * max(classes, views)))
+    step = max(1, 2 * _BLOCK_LOGITS // (views * max(classes, views)))
     for start in range(0, max(len(batch), 1), step):
         yield batch.x[start : start + step, ...]
 

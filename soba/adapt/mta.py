@@ -139,9 +139,9 @@ class MTA(Adapter):
         """(m, d) modes and (m, V) inlierness of (m, V, d) views; `text` is (d, C), scaled."""
         logits = x @ text[None, :, :]  # (m, V, C), a product per image
         # The product of two smaller probabilities is denormal: worth nothing and slow.
-        below = _at_least(xp, logits - xp.max(logits, axis=-1, keepdims=True), -40.0)
-        shares = xp.exp(below)
-        shares = shares / xp.sum(shares, axis=-1, keepdims=True)
+        logits -= xp.max(logits, axis=-1, keepdims=True)
+        shares = xp.exp(_at_least(xp, logits, -40.0))
+        shares /= xp.sum(shares, axis=-1, keepdims=True)
         affinity = shares @ xp.permute_dims(shares, (0, 2, 1))
 
         y = xp.full_like(x[:, :, 0], 1.0 / x.shape[1])
