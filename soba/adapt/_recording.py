@@ -8,7 +8,7 @@ import numpy as np
 
 from soba.adapt.delta import Delta
 from soba.adapt.queue import EntropyQueue, Members
-from soba.adapt.sample import UniformSample, hash_ids
+from soba.adapt.sample import PLACE_WIDTH, UniformSample, hash_ids
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Recorder:
         """What of these is offered to a uniform sample."""
         rows = np.argsort(hash_ids(members.ids, sample.key))[: sample.size]
         rows = np.sort(rows[sample.admits(members.ids[rows])])
-        return self._note(name, members, rows, 0)
+        return self._note(name, members, rows, PLACE_WIDTH)
 
     def delta(self, setup: str, id_space: str, *, refreshes: bool) -> Delta:
         """All of it as one value."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from soba.adapt.base import whole
 
 Refresh = Literal["growth", "tenths"] | int
@@ -67,6 +65,13 @@ class Schedule:
             at = self.next_after(at)
         return boundaries
 
+    def last_between(self, count: int, stop: int) -> int:
+        """The last boundary greater than `count` and up to `stop`; 0 if there is none."""
+        last, at = 0, self.next_after(count)
+        while at is not None and at <= stop:
+            last, at = at, self.next_after(at)
+        return last
+
     def _growth(self, count: int) -> int:
         at = self._first
         while at <= count:
@@ -76,39 +81,3 @@ class Schedule:
                 return at + ((count - at) // self.max_gap + 1) * self.max_gap
             at += step
         return at
-
-
-class Pace:
-    """When statistics refresh as samples come: on schedule, whatever the samples are."""
-
-    def __init__(self, schedule: Schedule, seen: int, due: int | None) -> None:
-        self._schedule, self.seen = schedule, seen
-        self._due = due  # the first boundary behind `seen`
-
-    def refreshes(self, labels: np.ndarray) -> list[int]:
-        """After which of the samples that come next, by their numbers; learned up to the last.
-
-        `labels` are CLIP's, -1 for samples that enter no queue.
-        """
-        numbers: list[int] = []
-        done = 0
-        while step := self._until_due(labels[done:]):
-            self.learn(labels[done : done + step])
-            self._refresh()
-            numbers.append(self.seen)
-            done += step
-        return numbers
-
-    def learn(self, labels: np.ndarray) -> None:
-        """Samples with these labels are learned, and no refresh is made on the way."""
-        self.seen += len(labels)
-        if self._due is not None and self._due <= self.seen:
-            self._due = self._schedule.next_after(self.seen)
-
-    def _until_due(self, labels: np.ndarray) -> int:
-        """How many of the samples to come are learned when a refresh is due; 0: none is."""
-        step = 0 if self._due is None else self._due - self.seen
-        return step if step <= len(labels) else 0
-
-    def _refresh(self) -> None:
-        """The statistics are made anew."""

@@ -170,14 +170,9 @@ class ADAPT(FollowingAdapter, Transduces):
         evidence = evidence - xp.max(evidence, axis=-1, keepdims=True)
         return xp.exp(evidence / self.sharpness)
 
-    def _add_scores(self, batch: Batch, clip: ClipScores, start: int, stop: int) -> None:
-        if self.statistics_ is None:
-            return
-        step = max(64, (1 << 20) // self.n_classes)
-        for at in range(start, stop, step):
-            end = min(at + step, stop)
-            block = clip.logits[at:end, :]
-            block *= self._score(batch, clip.features[at:end, :])
+    def _add_block(self, batch: Batch, clip: ClipScores, rows: slice) -> None:
+        block = clip.logits[rows, :]
+        block *= self._score(batch, clip.features[rows, :])
 
     def _answers(self, batch: Batch, rounds: int) -> Array:
         text = self._mirror("text", self._scaled_text, batch)

@@ -15,8 +15,8 @@ from soba.adapt._ids import SeenIds
 from soba.adapt._recording import Recorder
 from soba.adapt.base import Adapter
 from soba.adapt.delta import Delta, fingerprint
-from soba.adapt.queue import EntropyQueue, Members
-from soba.adapt.sample import Sampled, UniformSample
+from soba.adapt.queue import EntropyQueue, Fetch, Members
+from soba.adapt.sample import PLACE_WIDTH, Sampled, UniformSample, place_bytes, places_of
 
 
 class ExchangesDeltas(Adapter):
@@ -89,6 +89,9 @@ class ExchangesDeltas(Adapter):
             if new and new[0].id_space not in ("count", "given"):
                 self._seen.call_given(new[0].id_space)
             self._absorb(new)
+            for arrival in new:
+                if len(arrival) < len(arrival.ids):  # some were known, perhaps at a later place
+                    self._see(arrival)
         return self
 
     def forget_ids(self, ids: Any) -> np.ndarray:
@@ -178,11 +181,13 @@ class ExchangesDeltas(Adapter):
         if delta.features.shape[1] != self.dim or (delta.labels >= self.n_classes).any():
             raise ValueError(f"a delta of other classes or dimensions than {self!r}")
         for name, extra in delta.extra.items():
-            width = self._queues[name].extra_width if name in self._queues else 0
+            width = self._queues[name].extra_width if name in self._queues else PLACE_WIDTH
             if name not in self._stores or extra.shape[1] != width:
                 raise ValueError(f"a delta for a {name} that {self!r} does not have")
             if name in self._queues:
                 self._check_extra(extra)
+            elif (places_of(extra) < 0).any():
+                raise ValueError("a delta with a place before the stream began")
 
     def _absorb(self, new: list[Arrival]) -> None:
         """Learn what deltas bring, piece by piece; refresh where one falls due."""
@@ -219,14 +224,29 @@ class ExchangesDeltas(Adapter):
             queue.offer(offered.labels, offered.entropies, offered.ids, offered.features, extra)
 
     def _draw(self, name: str, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Offer some rows of a batch to a uniform sample."""
-        sample, offered = self._samples[name], self._members(name, clip, ids, rows)
+        """Offer some rows of a batch, which come next in the stream, to a uniform sample."""
+        sample, first = self._samples[name], self.n_seen
+        offered = self._members(name, clip, ids, rows, lambda some: place_bytes(first + some))
         if self._recorder is not None:
             offered = self._recorder.to_sample(name, sample, offered)
         if len(offered.ids):
-            sample.offer(offered.ids, offered.features)
+            places = places_of(offered.extra(np.arange(len(offered.ids))))
+            sample.offer(offered.ids, places, offered.features)
 
-    def _members(self, name: str, clip: ClipScores, ids: np.ndarray, rows: np.ndarray) -> Members:
+    def _see(self, arrival: Arrival) -> None:
+        """Of images that two learners saw, the earlier place counts, whoever is heard first."""
+        for name, sample in self._samples.items():
+            members = arrival.carried.members(name, arrival.ids, np.arange(len(arrival.ids)))
+            sample.see(members.ids, places_of(members.extra(np.arange(len(members.ids)))))
+
+    def _members(
+        self,
+        name: str,
+        clip: ClipScores,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        extra: Fetch | None = None,
+    ) -> Members:
         """What there is to offer: some rows of a batch, or what a delta carries of them."""
         if isinstance(clip, Carried):
             return clip.members(name, ids, rows)
@@ -235,7 +255,7 @@ class ExchangesDeltas(Adapter):
             clip.entropies[rows],
             ids[rows],
             lambda some: to_host(clip.features[rows[some]]),
-            lambda some: self._extra(clip, rows[some]),
+            extra or (lambda some: self._extra(clip, rows[some])),
         )
 
     def _count(self, ids: np.ndarray) -> None:

@@ -1,10 +1,12 @@
-"""A uniform sample of the stream: the samples whose ids have the smallest hashes.
+"""A uniform sample of the stream: the images whose ids have the smallest hashes.
 
-The entropy queue holds what frozen CLIP is surest of, and nothing there can tell how often CLIP is
-wrong. Here every sample has the same chance to be kept, whatever it looks like. Which ones are kept
-depends on their ids alone, so neither arrival order, nor batching, nor sharding, nor repetition
-changes the sample: it merges as the queue does. The hash has a key, since whoever could choose ids
-that enter the sample could choose what is learned from it.
+Every image has the same chance to be kept, whatever it looks like and whatever CLIP says of it.
+Which ones are kept depends on their ids alone, so neither arrival order, nor batching, nor
+sharding, nor repetition changes the sample: it merges as a set does. The hash has a key, since
+whoever could choose ids that enter the sample could choose what is learned from it.
+
+With each image goes its place in the stream that it came in: how many had been learned before it.
+Where two streams saw the same image, the earlier place counts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 
 from soba.adapt.queue import Fetch
 
+PLACE_WIDTH = 8  # bytes
 _FIRST = np.zeros(1, np.int64)
 _MASK = (1 << 64) - 1
 # The constants of splitmix64: a bijection of 64 bits, so that no two ids have one hash.
@@ -24,24 +27,29 @@ _STEP, _MIX, _MIX_AGAIN = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB1331
 
 @dataclass(frozen=True)
 class Sampled:
-    """The samples kept, a row each, by the hash of their ids."""
+    """The images kept, a row each, by the hash of their ids."""
 
     features: np.ndarray  # (m, d)
     ids: np.ndarray  # (m,)
+    places: np.ndarray  # (m,) in the stream
+
+    def first(self, count: int) -> Sampled:
+        """Those of the smallest hashes: a uniform sample as well."""
+        return Sampled(self.features[:count], self.ids[:count], self.places[:count])
 
 
 class UniformSample:
-    """The `size` samples whose ids have the smallest hashes under a key.
+    """The `size` images whose ids have the smallest hashes under a key.
 
     Cost: O(m) for a block of m candidates of which few enter; size * d floats.
 
     Examples
     --------
     >>> sample = UniformSample(dim=1, size=3)
-    >>> sample.update(np.arange(10.0)[:, None], ids=np.arange(10))
+    >>> sample.update(np.arange(10.0)[:, None], ids=np.arange(10), places=np.arange(10))
     >>> halves = UniformSample(dim=1, size=3)
-    >>> halves.update(np.arange(5.0, 10.0)[:, None], ids=np.arange(5, 10))
-    >>> halves.update(np.arange(5.0)[:, None], ids=np.arange(5))
+    >>> halves.update(np.arange(5.0, 10.0)[:, None], ids=np.arange(5, 10), places=np.arange(5))
+    >>> halves.update(np.arange(5.0)[:, None], ids=np.arange(5), places=np.arange(5))
     >>> bool((halves.items().ids == sample.items().ids).all()), len(sample)
     (True, 3)
     """
@@ -51,9 +59,10 @@ class UniformSample:
         self._allocate()
 
     def _allocate(self) -> None:
-        # A sample stays in its slot until it is pushed out, and the next one takes it.
+        # An image stays in its slot until it is pushed out, and the next one takes it.
         self.features = np.zeros((self.size, self.dim), np.float32)
         self.ids = np.zeros(self.size, np.int64)
+        self.places = np.zeros(self.size, np.int64)
         self.hashes = np.full(self.size, _MASK, np.uint64)
         self._count = 0
         self._worst = _MASK  # the largest hash that is kept, once all slots are taken
@@ -61,12 +70,18 @@ class UniformSample:
     def __len__(self) -> int:
         return self._count
 
-    def update(self, features: np.ndarray, ids: np.ndarray) -> None:
-        """Offer a block of samples; ids that are in the sample already change nothing."""
+    def update(self, features: np.ndarray, ids: np.ndarray, places: np.ndarray) -> None:
+        """Offer a block of images; of ids that are in the sample already, the earlier place."""
         features, ids = np.asarray(features), np.asarray(ids, np.int64)
+        self.see(ids, places)
         _, new = np.unique(ids, return_index=True)
         new = new[~np.isin(ids[new], self.ids[: self._count])]
-        self.offer(ids[new], lambda rows: features[new[rows]])
+        self.offer(ids[new], places[new], lambda rows: features[new[rows]])
+
+    def see(self, ids: np.ndarray, places: np.ndarray) -> None:
+        """Of images that are in the sample already, the earlier place counts."""
+        _, here, there = np.intersect1d(self.ids[: self._count], ids, return_indices=True)
+        self.places[here] = np.minimum(self.places[here], places[there])
 
     def admits(self, ids: np.ndarray) -> np.ndarray:
         """Which of some new ids would enter the sample as it is, each for itself."""
@@ -75,40 +90,36 @@ class UniformSample:
         admitted: np.ndarray = hash_ids(ids, self.key) < np.uint64(self._worst)
         return admitted
 
-    def offer(self, ids: np.ndarray, features: Fetch) -> None:
+    def offer(self, ids: np.ndarray, places: np.ndarray, features: Fetch) -> None:
         """The same for ids that are new; features are fetched for the rows that stay."""
-        if len(ids) == 1:  # streams live here: no arrays are made for a sample that does not enter
-            hashed = _hash_one(int(ids[0]), self.key)
-            if self._count == self.size and hashed > self._worst:
-                return
-            hashes = np.array([hashed], np.uint64)
-        else:
-            hashes = hash_ids(ids, self.key)
-        rows = np.arange(len(ids))
+        if len(ids) == 1:
+            self._offer_one(int(ids[0]), int(places[0]), features)
+            return
+        hashes, rows = hash_ids(ids, self.key), np.arange(len(ids))
         if self._count == self.size:
             rows = np.flatnonzero(hashes < np.uint64(self._worst))
         if len(rows) > self.size:
             rows = rows[np.argpartition(hashes[rows], self.size - 1)[: self.size]]
         if len(rows):
-            self._insert(hashes[rows], ids[rows], rows, features)
+            self._insert(hashes[rows], ids[rows], places[rows], rows, features)
 
     def merge(self, items: Sampled) -> None:
         """Take in another sample of the same size and key."""
-        self.update(items.features, items.ids)
+        self.update(items.features, items.ids, items.places)
 
     def items(self) -> Sampled:
-        """The samples in canonical order, by hash."""
+        """The images in canonical order, by hash."""
         order = np.argsort(self.hashes[: self._count])
-        return Sampled(self.features[order], self.ids[order])
+        return Sampled(self.features[order], self.ids[order], self.places[order])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The content as arrays, a row per sample, for a state file."""
+        """The content as arrays, a row per image, for a state file."""
         items = self.items()
-        return {"features": items.features, "ids": items.ids}
+        return {"features": items.features, "ids": items.ids, "places": items.places}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Replace the content by what `arrays` gave, to the bit."""
-        features, ids = arrays["features"], arrays["ids"]
+        features, ids, places = arrays["features"], arrays["ids"], arrays["places"]
         count = len(ids)
         if ids.shape != (count,) or ids.dtype.kind != "i" or count > self.size:
             raise ValueError(f"the stored sample has ids of shape {ids.shape}, {ids.dtype}")
@@ -119,35 +130,64 @@ class UniformSample:
             )
         if not np.isfinite(features).all():
             raise ValueError("the stored sample's features hold NaN or infinite values")
+        if places.shape != (count,) or places.dtype.kind != "i" or (places < 0).any():
+            raise ValueError("the stored sample's places in the stream are no whole numbers")
         hashes = hash_ids(ids, self.key)
         if (hashes[1:] <= hashes[:-1]).any():
             raise ValueError("the stored sample is not in the order of its ids' hashes")
         self._allocate()
-        self._insert(hashes, ids, np.arange(count), lambda rows: features[rows])
+        self._insert(hashes, ids, places, np.arange(count), lambda rows: features[rows])
 
     def copy(self) -> UniformSample:
         return copy.deepcopy(self)
 
+    def _offer_one(self, id_: int, place: int, features: Fetch) -> None:
+        """The same for one image, without arrays: streams live here."""
+        hashed, slot = _hash_one(id_, self.key), self._count
+        if self._count == self.size:
+            if hashed > self._worst:
+                return
+            slot = int(self.hashes.argmax())
+        self.features[slot] = features(_FIRST)[0]
+        self.ids[slot], self.places[slot], self.hashes[slot] = id_, place, hashed
+        self._count = max(self._count, slot + 1)
+        if self._count == self.size:
+            self._worst = int(self.hashes.max())
+
     def _insert(
-        self, hashes: np.ndarray, ids: np.ndarray, rows: np.ndarray, features: Fetch
+        self,
+        hashes: np.ndarray,
+        ids: np.ndarray,
+        places: np.ndarray,
+        rows: np.ndarray,
+        features: Fetch,
     ) -> None:
         """Of what is kept and what is offered, keep the smallest; new ones fill free slots."""
         kept = self._count
         together = np.concatenate([self.hashes[:kept], hashes])
+        stay = np.ones(len(together), bool)
         if len(together) > self.size:
-            stay = np.zeros(len(together), bool)
-            stay[np.argpartition(together, self.size - 1)[: self.size]] = True
-        else:
-            stay = np.ones(len(together), bool)
+            stay[np.argpartition(together, self.size - 1)[self.size :]] = False
         new = np.flatnonzero(stay[kept:])
         free = np.concatenate([np.flatnonzero(~stay[:kept]), np.arange(kept, self.size)])
         slots = free[: len(new)]
         if len(new):
             self.features[slots] = features(rows[new])
-            self.ids[slots], self.hashes[slots] = ids[new], hashes[new]
+            self.ids[slots], self.places[slots] = ids[new], places[new]
+            self.hashes[slots] = hashes[new]
         self._count = int(stay.sum())
         if self._count == self.size:
             self._worst = int(self.hashes.max())
+
+
+def place_bytes(places: np.ndarray) -> np.ndarray:
+    """(n,) places -> (n, 8) bytes, as deltas carry them."""
+    return places.astype("<i8").view(np.uint8).reshape(len(places), PLACE_WIDTH)
+
+
+def places_of(content: np.ndarray) -> np.ndarray:
+    """(n, 8) bytes -> (n,) places."""
+    return np.ascontiguousarray(content).view("<i8")[:, 0].astype(np.int64)
 
 
 def hash_ids(ids: np.ndarray, key: int) -> np.ndarray:

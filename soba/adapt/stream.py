@@ -140,7 +140,8 @@ class StreamAdapter(ExchangesDeltas):
             if len(items.ids):
                 clip = self._clip(Batch(np, items.features, False))
                 self._offer(name, clip, items.ids, np.arange(len(items.ids)))
-        self._samples = {name: sample.copy() for name, sample in other._samples.items()}
+        for name, sample in self._samples.items():
+            sample.merge(other._samples[name].items())
         self._seen = other._seen.copy()
         self._settle()
 

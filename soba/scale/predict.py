@@ -12,8 +12,8 @@ import numpy as np
 
 from soba._files import parse_json
 from soba.adapt._arrays import read_batch, softmax
-from soba.adapt.queue_adapter import PrototypeAdapter
-from soba.adapt.transduction import block_rows
+from soba.adapt.scheduled import ScheduledAdapter
+from soba.adapt.soba_plus.transduce import block_rows
 from soba.registry import saved_class
 from soba.scale.answer_files import AnswerBlock, read_answer_file, write_answer_file
 from soba.scale.folder import ShardFolder
@@ -146,7 +146,7 @@ def scorer(folder: ShardFolder, state: str | os.PathLike[str]) -> Scorer:
         model = load_model(state)
         return lambda features: model_logits(model, features)
     adapter = saved_class(meta, state).load(state)
-    if isinstance(adapter, PrototypeAdapter) and adapter.statistics_ is None:
+    if isinstance(adapter, ScheduledAdapter) and adapter.statistics_ is None:
         adapter.refresh()  # the state of one worker, which nobody has merged
     return lambda features: np.asarray(adapter.logits(features))
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from typing import Any
 
 import numpy as np
 
 from soba._files import load_checked, save_checked
 from soba.adapt._arrays import Batch, read_batch
-from soba.adapt.transduction import (
+from soba.adapt.soba_plus.transduce import (
     EMModel,
     EMStatistics,
     Gaussians,
@@ -62,8 +63,9 @@ def shard_statistics(shared: tuple[ShardFolder, EMModel], number: int) -> EMStat
 def save_model(path: str | os.PathLike[str], model: EMModel, folder: ShardFolder) -> None:
     """Write a model to a file: atomic, checksummed, with what a state says of its run."""
     arrays = {"text": model.text}
-    if model.gaussians is not None:
-        arrays |= asdict(model.gaussians)
+    if model.gaussians is not None and model.prior is not None:
+        arrays |= {name: np.asarray(value) for name, value in asdict(model.gaussians).items()}
+        arrays |= {"prior": model.prior}
     meta = {"model": KIND, "given_space": folder.manifest.id_space, "note": folder.note()}
     save_checked(path, arrays, meta)
 
@@ -74,10 +76,13 @@ def load_model(path: str | os.PathLike[str]) -> EMModel:
     if meta.get("model") != KIND:
         raise ValueError(f"{path}: not a model of soba learn --transductive")
     names = {field.name for field in fields(Gaussians)}
-    if "text" not in arrays or not (names <= arrays.keys() or names.isdisjoint(arrays)):
+    if set(arrays) not in ({"text"}, names | {"text", "prior"}):
         raise ValueError(f"{path}: the stored arrays do not fit together")
-    gaussians = Gaussians(**{name: arrays[name] for name in names}) if len(arrays) > 1 else None
-    return EMModel(arrays["text"], gaussians)
+    if len(arrays) == 1:
+        return EMModel(arrays["text"])
+    gaussians: Any = {name: arrays[name] for name in names}
+    gaussians["text_worth"] = float(arrays["text_worth"])
+    return EMModel(arrays["text"], Gaussians(**gaussians), prior=arrays["prior"])
 
 
 def model_logits(model: EMModel, features: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from soba.adapt._following import FollowingAdapter
-from soba.adapt.queue_adapter import PrototypeAdapter
+from soba.adapt.scheduled import ScheduledAdapter
 from soba.adapt.view import View as Predictor
 from soba.serve.group_commit import GroupCommit
 from soba.serve.guard import guarded, rescored
@@ -236,7 +236,7 @@ def _outweighs(header: Header) -> bool:
 def _refreshes(state: StreamState) -> bool:
     """Whether answers change at refreshes only, and not with every sample."""
     adapter = state.adapter
-    return isinstance(adapter, PrototypeAdapter) and not isinstance(adapter, FollowingAdapter)
+    return isinstance(adapter, ScheduledAdapter) and not isinstance(adapter, FollowingAdapter)
 
 
 def _statistics(state: StreamState) -> object:

@@ -1,0 +1,123 @@
+"""EM over the sample: from the images that are kept to what answers.
+
+Every refresh begins with CLIP's own shares, so that nothing drifts: what comes out is a function of
+the sample alone. Each image is shared out among the few classes that CLIP holds likeliest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from soba.adapt._arrays import confidence, softmax
+from soba.adapt.sample import Sampled
+from soba.adapt.soba_plus.answer import add_experts
+from soba.adapt.soba_plus.model import Gaussians, Shares, fit_gaussians
+from soba.adapt.soba_plus.prior import blocks_in_time, predicted_prior
+from soba.adapt.soba_plus.segments import add_segments, option_scores
+
+ROUNDS = 3  # of EM at a refresh
+CANDIDATES = 16  # classes that an image is shared out among
+FITTED = 4096  # images of the sample that are fitted
+_BLOCK_LOGITS = 1 << 19  # scored at a time
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What CLIP says of some images."""
+
+    classes: np.ndarray  # (m, K) CLIP's likeliest
+    logits: np.ndarray  # (m, K)
+    doubt: np.ndarray  # (m,) entropy in nats
+
+    @classmethod
+    def of(cls, features: np.ndarray, text: np.ndarray) -> Candidates:
+        """Of rows (m, d) under a scaled text (C, d)."""
+        count, few = len(features), min(CANDIDATES, len(text))
+        classes, logits = np.empty((count, few), np.int32), np.empty((count, few), np.float32)
+        doubt = np.empty(count, np.float32)
+        step = max(64, _BLOCK_LOGITS // len(text))
+        for start in range(0, count, step):
+            rows = slice(start, start + step)
+            scores = features[rows] @ text.T
+            doubt[rows] = confidence(np, scores)[1]
+            best = np.argpartition(scores, -few, axis=1)[:, -few:]
+            classes[rows], logits[rows] = best, np.take_along_axis(scores, best, axis=1)
+        return cls(classes, logits, doubt)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What answers after a refresh."""
+
+    gaussians: Gaussians
+    prior: np.ndarray  # (C,) h log(C pi)
+
+
+def fit(sample: Sampled, text: np.ndarray, said: Candidates, weights: np.ndarray) -> Fitted | None:
+    """EM over a sample in canonical order; None where no class has scatter.
+
+    `text` is (C, d) of unit rows, `said` what CLIP says of the sample, `weights` (m,) what each
+    image counts.
+    """
+    rows, responsibilities = sample.features, softmax(np, said.logits)
+    weighted = rows * np.sqrt(weights).astype(np.float32)[:, None]
+    moments = (weighted.T @ weighted).astype(np.float64)
+    prior = _prior(sample, said, responsibilities, weights, len(text))
+    for left in range(ROUNDS, -1, -1):
+        gaussians = fit_gaussians(
+            _shares(rows, said.classes, responsibilities, weights, len(text)), moments, text
+        )
+        if gaussians is None:
+            return None
+        if left:
+            responsibilities = _expected(rows, said, gaussians, prior)
+    return Fitted(gaussians, prior)
+
+
+def _prior(
+    sample: Sampled, said: Candidates, shares: np.ndarray, weights: np.ndarray, classes: int
+) -> np.ndarray:
+    sure = np.maximum(1.0 - said.doubt / np.log(max(classes, 2)), 0.0) * weights
+    blocks = blocks_in_time(sample.places, classes)
+    counts = np.stack(
+        [
+            np.bincount(
+                said.classes[rows].reshape(-1),
+                (sure[rows, None] * shares[rows]).reshape(-1),
+                classes,
+            )
+            for rows in blocks
+        ]
+    )
+    return predicted_prior(counts, float(weights.sum() - weights[blocks[0]].sum()))
+
+
+def _shares(
+    rows: np.ndarray, options: np.ndarray, shares: np.ndarray, weights: np.ndarray, classes: int
+) -> Shares:
+    """What each class holds of rows (m, d) that are shared out among some options (m, K)."""
+    where, part = options.reshape(-1), (weights[:, None] * shares).reshape(-1)
+    squares = (weights[:, None] * shares**2).reshape(-1)
+    sums = np.zeros((classes, rows.shape[1]), np.float32)
+    at = np.repeat(np.arange(len(rows)), options.shape[1])
+    add_segments(sums, rows, at, where, part)
+    return Shares(
+        np.bincount(where, part, classes),
+        np.bincount(where, squares, classes),
+        sums.astype(np.float64),
+    )
+
+
+def _expected(
+    rows: np.ndarray, said: Candidates, gaussians: Gaussians, prior: np.ndarray
+) -> np.ndarray:
+    """The E step: responsibilities (m, K) of each image's candidates, one nat for one."""
+    options, logits = said.classes, said.logits.copy()
+    scores = option_scores(rows, np.arange(len(rows)), gaussians.weights, options)
+    scores += (gaussians.bias + gaussians.width)[options]
+    evidence, log_prior = gaussians.evidence[options], prior.astype(np.float32)[options]
+    add_experts(np, logits, scores, said.doubt, evidence, log_prior, 1.0)
+    shared: np.ndarray = softmax(np, logits)
+    return shared

@@ -1,0 +1,221 @@
+"""Whole sets: the same model by EM over all images, in blocks that a cluster may sum up.
+
+A person with a folder has no stream: every image may speak for every other. The class prior is that
+of CLIP's first shares, since one that follows its own rounds runs away; how far it is believed is
+how well it describes the images it is made of, for there is no later one to predict.
+
+The statistics of blocks add, so that a cluster can map `em_statistics` over shards, add in shard
+order and go on with `em_update`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import array_api_compat
+import numpy as np
+
+from soba.adapt._arrays import Array, Batch, like, read_batch, score_with_clip, softmax, to_host
+from soba.adapt._values import whole
+from soba.adapt.soba_plus.answer import WEIGHT, add_experts
+from soba.adapt.soba_plus.model import Gaussians, Shares, fit_gaussians
+from soba.adapt.soba_plus.prior import believed, log_prior
+from soba.adapt.transductive import check_out
+
+MOVED = 2e-4  # of all shares: less in a round, and nothing moves any more
+_BLOCK_LOGITS = 1 << 21  # scored at a time: products want many rows, memory few
+
+
+@dataclass(frozen=True)
+class EMModel:
+    """What scores a block; without Gaussians it is plain CLIP."""
+
+    text: np.ndarray  # (C, d) text features times the logit scale, float32
+    gaussians: Gaussians | None = None
+    # Measured in the first round only, under plain CLIP.
+    second_moments: np.ndarray | None = None  # (d, d) sum of f f^T
+    prior: np.ndarray | None = None  # (C,) h log(C pi)
+
+    def logits(self, batch: Batch, *, in_fit: bool = False) -> Array:
+        """(m, d) rows -> (m, C), in the batch's library; `in_fit`: those of the E step."""
+        clip = score_with_clip(batch, like(batch, self.text))
+        if self.gaussians is None or self.prior is None:
+            return clip.logits
+        model = self.gaussians
+        scores = batch.x @ like(batch, model.weights).T
+        scores += like(batch, model.bias + model.width if in_fit else model.bias)
+        doubt = batch.xp.asarray(clip.entropies, dtype=scores.dtype, device=batch.device)
+        evidence, prior = like(batch, model.evidence), like(batch, self.prior)
+        weight = 1.0 if in_fit else WEIGHT
+        add_experts(batch.xp, clip.logits, scores, doubt, evidence, prior, weight)
+        return clip.logits
+
+
+@dataclass(frozen=True)
+class EMStatistics:
+    """Sums over images, in float64: those of two blocks add up to those of both."""
+
+    count: int
+    shares: Shares
+    second_moments: np.ndarray | None = None  # where the model does not know them yet
+    sure: np.ndarray | None = None  # (C,) the same, of shares by what CLIP is sure of
+
+    def __add__(self, other: EMStatistics) -> EMStatistics:
+        count, shares = self.count + other.count, self.shares + other.shares
+        if (self.second_moments is None) != (other.second_moments is None):
+            raise ValueError("statistics add under one model: only one of these has its scatter")
+        if self.second_moments is None or self.sure is None:
+            return EMStatistics(count, shares)
+        return EMStatistics(
+            count, shares, self.second_moments + other.second_moments, self.sure + other.sure
+        )
+
+
+def em_statistics(block: Batch, model: EMModel) -> EMStatistics:
+    """The E step on some rows: their shares among the classes, summed up."""
+    xp, x = block.xp, block.x
+    shares = softmax(xp, model.logits(block, in_fit=True))
+    wide = {"axis": 0, "dtype": xp.float64}
+    summed = Shares(
+        to_host(xp.sum(shares, **wide)),
+        to_host(xp.sum(shares * shares, **wide)),
+        to_host(shares.T @ x).astype(np.float64),
+    )
+    if model.second_moments is not None:
+        return EMStatistics(len(block), summed)
+    classes = int(shares.shape[1])
+    tiny = xp.finfo(shares.dtype).smallest_normal
+    logs = xp.log(xp.maximum(shares, xp.asarray(tiny, dtype=shares.dtype, device=block.device)))
+    sureness = 1.0 + xp.vecdot(shares, logs) / float(np.log(max(classes, 2)))
+    sureness = xp.maximum(sureness, xp.zeros_like(sureness))
+    moments = to_host(x.T @ x).astype(np.float64)
+    return EMStatistics(
+        len(block), summed, moments, to_host(sureness @ shares).astype(np.float64)
+    )
+
+
+def em_update(statistics: EMStatistics, model: EMModel) -> EMModel:
+    """The M step: the model that `statistics`, summed up under `model`, ask for.
+
+    Plain CLIP where they hold too little: no scatter within any class.
+    """
+    if statistics.second_moments is not None and statistics.sure is not None:
+        logs = log_prior(statistics.sure)
+        h = believed(float(statistics.sure @ logs) / max(statistics.count, 1))
+        model = replace(
+            model,
+            second_moments=statistics.second_moments,
+            prior=(h * logs).astype(np.float32),
+        )
+    if model.second_moments is None:
+        raise ValueError("neither the statistics nor the model know the scatter")
+    text = model.text / np.linalg.norm(model.text, axis=1, keepdims=True)
+    return replace(
+        model, gaussians=fit_gaussians(statistics.shares, model.second_moments, text)
+    )
+
+
+def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None) -> Array:
+    """The logits of a whole set: at most `rounds` of EM over its blocks, then one pass to score.
+
+    `text` holds the text features times the logit scale. See `soba.SOBAPlus.transduce`.
+    """
+    rows = _Rows(features, text)
+    if out is not None:
+        check_out(out, rows.first, rows.shape_out)
+    return rows.scored(_fitted(rows, text, rounds), out)
+
+
+def em_fit(text: np.ndarray, features: Array, *, rounds: int = 20) -> EMModel:
+    """The model that `transduce` scores with, for those who score a block at a time."""
+    return _fitted(_Rows(features, text), text, rounds)
+
+
+def _fitted(rows: _Rows, text: np.ndarray, rounds: int) -> EMModel:
+    return em_rounds(text, lambda model: sum_up(rows.blocks(), model), rounds=rounds)
+
+
+def em_rounds(
+    text: np.ndarray, statistics_of: Callable[[EMModel], EMStatistics | None], *, rounds: int = 20
+) -> EMModel:
+    """E and M in turn, until nothing moves any more; who sums up, and where, is the caller's.
+
+    `statistics_of` gives the statistics of all images under a model, None where there are none.
+    """
+    whole(rounds, "rounds", least=0)
+    model = EMModel(text)
+    sums: np.ndarray | None = None
+    for _ in range(rounds):
+        statistics = statistics_of(model)
+        if statistics is None:
+            break
+        model = em_update(statistics, model)
+        moved = np.inf if sums is None else _length(statistics.shares.sums - sums)
+        if model.gaussians is None or moved <= 2.0 * MOVED * statistics.count:
+            break
+        sums = statistics.shares.sums
+    return model
+
+
+def _length(sums: np.ndarray) -> float:
+    return float(np.linalg.norm(sums, axis=1).sum())
+
+
+def sum_up(blocks: Iterator[Batch], model: EMModel) -> EMStatistics | None:
+    """The statistics of all blocks, added in their order; None where there are no blocks."""
+    total: EMStatistics | None = None
+    for block in blocks:
+        statistics = em_statistics(block, model)
+        total = statistics if total is None else total + statistics
+    return total
+
+
+def block_rows(classes: int) -> int:
+    """How many rows are scored at a time."""
+    return min(max(_BLOCK_LOGITS // classes, 64), 8192)
+
+
+class _Rows:
+    """Features that are read a block at a time, as often as it takes: they may be on disk."""
+
+    def __init__(self, features: Array, text: np.ndarray) -> None:
+        if not array_api_compat.is_array_api_obj(features):
+            features = np.asarray(features)
+        # The first row, or none, is read to check kind and shape, and to know the kind of results.
+        first = read_batch(features if features.ndim < 2 else features[:1], text.shape[1])
+        if first.single:
+            raise ValueError(f"transduce takes a set, (n, {text.shape[1]}) features, not one row")
+        self._features, self._text, self.first = features, text, first
+        classes = len(text)
+        self._step = block_rows(classes)
+        if first.views:
+            self._step = max(1, self._step // int(features.shape[1]))
+        self.shape_out = (int(features.shape[0]), classes)
+
+    def blocks(self) -> Iterator[Batch]:
+        """Checked unit rows; of views, what CLIP makes of them."""
+        for start in range(0, int(self._features.shape[0]), self._step):
+            yield self._block(start)
+
+    def _block(self, start: int) -> Batch:
+        part = self._features[start : start + self._step, ...]
+        try:
+            batch = read_batch(part, self._text.shape[1])
+        except ValueError as error:
+            counted = f" (counted from row {start})" if start else ""
+            raise ValueError(f"{error}{counted}") from error
+        if not batch.views:
+            return batch
+        joined = score_with_clip(batch, like(batch, self._text)).features
+        return Batch(batch.xp, joined, False)
+
+    def scored(self, model: EMModel, out: Array | None) -> Array:
+        xp, x = self.first.xp, self.first.x
+        if out is None:
+            out = xp.empty(self.shape_out, dtype=x.dtype, device=self.first.device)
+        at = 0
+        for block in self.blocks():
+            out[at : at + len(block), :] = model.logits(block)
+            at += len(block)
+        return out
