@@ -22,7 +22,7 @@ from soba.registry import card
 
 # The best baselines first, then the rivals; those of the paper's methods that are ablations stay
 # out of this table.
-ONLINE = ("tda", "soba", "soba+", "etta", "oga", "adapt", "dota")
+ONLINE = ("tda", "soba", "soba+", "etta", "oga", "adapt", "dota", "pta")
 
 
 def feature_set(paths: str) -> soba.FeatureSet:

@@ -19,8 +19,10 @@ from soba.adapt.mta import MTA
 from soba.adapt.mta_ensemble import MTAEnsembleMean, MTAEnsembleVote
 from soba.adapt.ncm import NCM
 from soba.adapt.oga import OGA
+from soba.adapt.pta import PTA
 from soba.adapt.soba import SOBA
 from soba.adapt.soba_plus import SOBAPlus
+from soba.adapt.stata import StatA
 from soba.adapt.tda import TDA
 from soba.adapt.tip_adapter import TipAdapter
 from soba.adapt.transclip import TransCLIP
@@ -46,6 +48,7 @@ __all__ = [
     "MTA",
     "NCM",
     "OGA",
+    "PTA",
     "SOBA",
     "TDA",
     "ZERO",
@@ -60,6 +63,7 @@ __all__ = [
     "MTAEnsembleMean",
     "MTAEnsembleVote",
     "SOBAPlus",
+    "StatA",
     "TipAdapter",
     "TransCLIP",
     "ZeroShot",

@@ -60,6 +60,7 @@ class DOTA(RunningAdapter):
         provenance="official algorithm",
         paper=PaperSettings(views=PaperViews(ONE_VIEW, AUGMIX, ONE_VIEW)),
     )
+    _running = ("counts", "sums", "scatters")
 
     def __init__(
         self,
@@ -174,16 +175,10 @@ class DOTA(RunningAdapter):
         return {name: np.ascontiguousarray(array) for name, array in statistics.items()}
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        learned = {"counts": self._counts, "sums": self._sums, "scatters": self._scatters}
         statistics = {f"statistics.{name}": array for name, array in self.statistics_.items()}
-        return super()._arrays() | learned | statistics
+        return super()._arrays() | statistics
 
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         super()._restore(arrays, meta)
-        for name in ("counts", "sums", "scatters"):
-            known = getattr(self, f"_{name}")
-            if arrays[name].shape != known.shape or not np.isfinite(arrays[name]).all():
-                raise ValueError(f"the stored {name} have shape {arrays[name].shape}")
-            setattr(self, f"_{name}", arrays[name].astype(np.float64))
         self.statistics_ = {name: arrays[f"statistics.{name}"] for name in self.statistics_}
         self._reschedule()

@@ -10,7 +10,7 @@ takes an argmax of the fused cosines; our logits are these times the logit scale
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class ETTA(RunningAdapter):
         provenance="official algorithm",
         paper=PaperSettings(views=PaperViews(ONE_VIEW, ONE_VIEW, ONE_VIEW)),
     )
-    _copied: tuple[int, np.ndarray]
+    _running = _scoring_reads = ("sums",)
 
     def __init__(self, text_features: Array, *, logit_scale: float = 100.0) -> None:
         super().__init__(text_features, logit_scale=logit_scale)
@@ -63,7 +63,6 @@ class ETTA(RunningAdapter):
     def _reset(self) -> None:
         super()._reset()
         self._sums = np.zeros((self.n_classes, self.dim))
-        self._copied = (-1, self._sums)
 
     def _adapt(self, batch: Batch, ids: np.ndarray | None) -> Array:
         ids, fresh = self._seen.number(ids, len(batch))
@@ -119,23 +118,6 @@ class ETTA(RunningAdapter):
         logits = dots / lengths * self.logit_scale
         doubt, clip_doubt = _doubt(xp, logits), _doubt(xp, clip.logits)
         return (clip_doubt * logits + doubt * clip.logits) / (clip_doubt + doubt)
-
-    def _view(self) -> Self:
-        with self._lock:
-            view = super()._view()
-            if self._copied[0] != self.n_seen:  # sums change in place
-                self._copied = (self.n_seen, self._sums.copy())
-            view._sums = self._copied[1]
-        return view
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return super()._arrays() | {"sums": self._sums}
-
-    def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-        super()._restore(arrays, meta)
-        if arrays["sums"].shape != (self.n_classes, self.dim):
-            raise ValueError(f"the stored sums have shape {arrays['sums'].shape}")
-        self._sums = arrays["sums"].astype(np.float64)
 
 
 def _doubt(xp: Any, logits: Array) -> Array:

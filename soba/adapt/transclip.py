@@ -10,18 +10,16 @@ image itself; here they are made in blocks, and the image is left out by its num
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from soba.adapt._arrays import Array, Batch, to_host
+from soba.adapt._neighbours import Neighbours, blocks, soft_labels, unit
 from soba.adapt.base import at_least_zero, whole
 from soba.adapt.card import ONE_VIEW, Card, PaperSettings, PaperViews
 from soba.adapt.transductive import TransductiveAdapter
 
-_BLOCK_COSINES = 1 << 22
-_BLOCK_LABELS = 1 << 20
 _LEAST_VARIANCE = 1e-12
 
 
@@ -104,8 +102,8 @@ class TransCLIP(TransductiveAdapter):
         for turn in range(rounds + 1):
             self._add_likelihood(x, prior, means, variance, fixed)
             for _ in range(self.steps):
-                answers = self._step(fixed, labels, graph)
-                labels = _softmax(answers)
+                answers = graph.with_votes(fixed, labels)
+                labels = soft_labels(answers)
             if turn < rounds:
                 means, variance = _fitted(x, labels, means)
         return answers
@@ -120,7 +118,7 @@ class TransCLIP(TransductiveAdapter):
         means = np.zeros((self.n_classes, self.dim))
         for rank in range(count):
             means += weights[rank][:, None] * x[surest[rank]]
-        return _unit(means, self.text_features.astype(np.float64))
+        return unit(means, self.text_features.astype(np.float64))
 
     def _add_likelihood(
         self,
@@ -133,88 +131,20 @@ class TransCLIP(TransductiveAdapter):
         """out = prior + the weighted log-likelihood, but for a constant of each row."""
         weights = means / variance
         offsets = 0.5 * (weights * means).sum(axis=1)
-        for rows in _blocks(len(x), self.n_classes):
+        for rows in blocks(len(x), self.n_classes):
             likelihood = x[rows].astype(np.float64) @ weights.T - offsets
             out[rows] = prior[rows] + self.likelihood_weight * likelihood
-
-    def _step(self, fixed: np.ndarray, labels: np.ndarray, graph: Neighbours) -> np.ndarray:
-        """What the soft labels are the softmax of, given those of before."""
-        answers = fixed.copy()
-        if graph.count:
-            for rows in _blocks(len(labels), 2 * graph.count * self.n_classes):
-                answers[rows] += graph.votes(labels, rows) / (2 * graph.count)
-        return answers
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """Edges between samples, both ways, row by row."""
-
-    count: int  # neighbours that each sample has chosen
-    starts: np.ndarray  # (n + 1,) where the edges of each row begin
-    ends: np.ndarray  # (2 n count,) the other sample
-    weights: np.ndarray  # their cosine
-
-    @classmethod
-    def of(cls, x: np.ndarray, count: int) -> Neighbours:
-        """Each sample's `count` nearest others by cosine, exactly, a block of rows at a time."""
-        n = len(x)
-        if count < 1:
-            return cls(0, np.zeros(n + 1, np.int64), np.empty(0, np.int64), np.empty(0))
-        nearest = np.empty((n, count), np.int64)
-        for rows in _blocks(n, n, _BLOCK_COSINES):
-            cosines = x[rows] @ x.T
-            itself = np.arange(rows.start, rows.start + len(cosines))
-            cosines[np.arange(len(itself)), itself] = -np.inf
-            nearest[rows] = np.argpartition(cosines, n - count, axis=1)[:, n - count :]
-        chooser, chosen = np.repeat(np.arange(n), count), nearest.reshape(-1)
-        weights = np.empty(len(chosen))
-        for rows in _blocks(len(chosen), x.shape[1]):
-            # From the pair alone: a cosine of a large product rounds by its place in it.
-            pair = x[chooser[rows]].astype(np.float64), x[chosen[rows]].astype(np.float64)
-            weights[rows] = np.einsum("id,id->i", *pair)
-        begins, ends = np.concatenate([chooser, chosen]), np.concatenate([chosen, chooser])
-        order = np.argsort(begins, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(begins, minlength=n))])
-        return cls(count, starts, ends[order], np.concatenate([weights, weights])[order])
-
-    def votes(self, labels: np.ndarray, rows: slice) -> np.ndarray:
-        """Sums of the neighbours' soft labels, weighted, of some rows."""
-        starts = self.starts[:-1][rows]
-        stop = self.starts[min(rows.stop, len(labels))]
-        edges = slice(int(starts[0]), int(stop))
-        weighted = self.weights[edges, None] * labels[self.ends[edges]]
-        votes: np.ndarray = np.add.reduceat(weighted, starts - edges.start, axis=0)
-        return votes
 
 
 def _fitted(x: np.ndarray, labels: np.ndarray, means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Unit class means under soft labels, and the variance around them that all classes share."""
     sums, squares = np.zeros_like(means), np.zeros(x.shape[1])
-    for rows in _blocks(len(x), x.shape[1]):
+    for rows in blocks(len(x), x.shape[1]):
         part = x[rows].astype(np.float64)
         sums += labels[rows].T @ part
         squares += (part * part).sum(axis=0)
-    means = _unit(sums, means)
+    means = unit(sums, means)
     counts = labels.sum(axis=0)
     # sum_ik u_ik (x_i - mu_k)^2, multiplied out; the labels of a row add up to 1.
     scatter = squares + (means * (counts[:, None] * means - 2.0 * sums)).sum(axis=0)
     return means, np.maximum(scatter / counts.sum(), _LEAST_VARIANCE)
-
-
-def _unit(rows: np.ndarray, instead: np.ndarray) -> np.ndarray:
-    """Unit rows; those without a direction keep another."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: np.ndarray = np.where(lengths > 0, rows / np.where(lengths > 0, lengths, 1.0), instead)
-    return unit
-
-
-def _softmax(answers: np.ndarray) -> np.ndarray:
-    labels: np.ndarray = np.exp(answers - answers.max(axis=1, keepdims=True))
-    labels /= labels.sum(axis=1, keepdims=True)
-    return labels
-
-
-def _blocks(rows: int, width: int, values: int = _BLOCK_LABELS) -> list[slice]:
-    step = max(1, values // max(width, 1))
-    return [slice(at, at + step) for at in range(0, rows, step)]

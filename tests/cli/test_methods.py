@@ -19,7 +19,7 @@ from soba.testing import example_stream
 LABELS = {
     "zero-shot", "ncm#", "soba#", "soba+^", "tda", "gda", "tip-adapter", "tip-adapter-f",
     "clip+views~", "mta", "mta-ensemble-mean#", "mta-ensemble-vote#", "zero", "tpt", "difftpt",
-    "histpt#", "coop", "cocoop", "etta", "oga", "adapt", "dota", "transclip",
+    "histpt#", "coop", "cocoop", "etta", "oga", "adapt", "dota", "transclip", "pta", "stata",
 }  # fmt: skip
 NOTES = {"# re-implementation from the paper", "^ ours", "~ control"}
 
