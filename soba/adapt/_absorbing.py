@@ -59,13 +59,6 @@ class Arrival:
         """How many of its samples are new."""
         return sum(len(rows) for rows in self.pieces)
 
-    @property
-    def labels(self) -> np.ndarray:
-        """CLIP's labels of the new samples; -1 of those that entered nothing."""
-        rows = np.concatenate([np.empty(0, np.int64), *self.pieces])
-        carried = self.carried
-        return np.where(np.isnan(carried.entropies[rows]), -1, carried.labels[rows])
-
 
 def arrivals(seen: SeenIds, kept: Callable[[], Stores], deltas: Sequence[Delta]) -> list[Arrival]:
     """What some deltas, one after the other, bring to an adapter; raises before it changes.

@@ -57,8 +57,9 @@ class ExchangesDeltas(Adapter):
     def absorb(self, *deltas: Delta) -> Self:
         """Take in what other adapters of the same set-up learned, and compute nothing for it.
 
-        What of the samples is known already changes nothing, so deltas may come twice, and for
-        what is kept, and for the ids, their order is nothing either. Statistics refresh where the
+        What of the samples is known already changes nothing (but that of its places in the stream
+        the earliest counts), so deltas may come twice, and for what is kept, and for the ids, their
+        order is nothing either. Statistics refresh where the
         schedule has it, as if the samples were learned here: at the boundaries that lie within
         deltas of `adapt_changes`, and at none within those of `learn_changes`. So adapters that
         were equal and then take the same deltas in the same order are equal to the bit, whichever
@@ -89,9 +90,6 @@ class ExchangesDeltas(Adapter):
             if new and new[0].id_space not in ("count", "given"):
                 self._seen.call_given(new[0].id_space)
             self._absorb(new)
-            for arrival in new:
-                if len(arrival) < len(arrival.ids):  # some were known, perhaps at a later place
-                    self._see(arrival)
         return self
 
     def forget_ids(self, ids: Any) -> np.ndarray:
@@ -192,6 +190,7 @@ class ExchangesDeltas(Adapter):
     def _absorb(self, new: list[Arrival]) -> None:
         """Learn what deltas bring, piece by piece; refresh where one falls due."""
         for arrival in new:
+            self._see(arrival)
             for rows in arrival.pieces:
                 self._learn(arrival.carried, arrival.ids, rows)
 
@@ -235,9 +234,14 @@ class ExchangesDeltas(Adapter):
 
     def _see(self, arrival: Arrival) -> None:
         """Of images that two learners saw, the earlier place counts, whoever is heard first."""
-        for name, sample in self._samples.items():
+        if len(arrival) == len(arrival.ids):  # all of it is new
+            return
+        for name in self._samples:
             members = arrival.carried.members(name, arrival.ids, np.arange(len(arrival.ids)))
-            sample.see(members.ids, places_of(members.extra(np.arange(len(members.ids)))))
+            if len(members.ids):
+                places = places_of(members.extra(np.arange(len(members.ids))))
+                for sample in self._samples.values():  # it may have aged into another one
+                    sample.see(members.ids, places)
 
     def _members(
         self,

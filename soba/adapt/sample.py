@@ -71,16 +71,20 @@ class UniformSample:
         return self._count
 
     def update(self, features: np.ndarray, ids: np.ndarray, places: np.ndarray) -> None:
-        """Offer a block of images; of ids that are in the sample already, the earlier place."""
+        """Offer a block of images; where an id repeats, or is known, its earliest place counts."""
         features, ids = np.asarray(features), np.asarray(ids, np.int64)
-        self.see(ids, places)
-        _, new = np.unique(ids, return_index=True)
-        new = new[~np.isin(ids[new], self.ids[: self._count])]
+        places = np.asarray(places)
+        order = np.argsort(places, kind="stable")
+        first = order[np.unique(ids[order], return_index=True)[1]]
+        self.see(ids[first], places[first])
+        new = first[~np.isin(ids[first], self.ids[: self._count])]
         self.offer(ids[new], places[new], lambda rows: features[new[rows]])
 
     def see(self, ids: np.ndarray, places: np.ndarray) -> None:
         """Of images that are in the sample already, the earlier place counts."""
-        _, here, there = np.intersect1d(self.ids[: self._count], ids, return_indices=True)
+        _, here, there = np.intersect1d(
+            self.ids[: self._count], ids, assume_unique=True, return_indices=True
+        )
         self.places[here] = np.minimum(self.places[here], places[there])
 
     def admits(self, ids: np.ndarray) -> np.ndarray:

@@ -75,6 +75,7 @@ class ScheduledAdapter(StreamAdapter):
         # Statistics depend on what is kept and on nothing before: the last refresh makes them.
         last = self._last_refresh(new)
         for arrival in new:
+            self._see(arrival)
             for rows in arrival.pieces:
                 reach = last - self.n_seen
                 if 0 < reach <= len(rows):
@@ -145,5 +146,8 @@ class ScheduledAdapter(StreamAdapter):
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         super()._restore(arrays, meta)
         names = meta["statistics"]
+        if names is None:  # they were made by other formulas: anew, of what is kept
+            self._settle()
+            return
         self.statistics_ = {name: arrays[f"statistics.{name}"] for name in names} or None
         self._reschedule()

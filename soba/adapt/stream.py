@@ -67,12 +67,17 @@ class StreamAdapter(ExchangesDeltas):
     def merge(self, *others: Self) -> Self:
         """Take in what other adapters of the same kind learned from other samples.
 
-        The result is the one of a single adapter that saw all streams, in any order, refreshed at
-        the end. Give each shard ids of its own; a sample that several saw counts once. Adapters
-        whose ids are of different spaces are refused, and so are two that both numbered their
-        samples themselves: the same number would name two samples. An id that names two samples
-        is refused where both are still kept. Changes this adapter only; without others, nothing.
-        Some methods cannot merge, and say why.
+        What is kept is what a single adapter keeps that saw all streams, in any order, and the
+        statistics are made anew of it at the end. So however the same shards are merged, the
+        results are equal. Only what a method makes of time differs from the single adapter: shards
+        have no common time, so a sample that is drawn by chance keeps its place in the stream of
+        its shard, the earliest where several saw it (SOBA+ weighs its class prior by these places).
+
+        Give each shard ids of its own; a sample that several saw counts once. Adapters whose ids
+        are of different spaces are refused, and so are two that both numbered their samples
+        themselves: the same number would name two samples. An id that names two samples is refused
+        where both are still kept. Changes this adapter only; without others, nothing. Some methods
+        cannot merge, and say why.
 
         O(n log n) for n samples in all; besides the adapters it takes the memory of one more.
         """

@@ -34,8 +34,8 @@ VARIANTS = [
     ("soba", {"capacity": 1, "refresh": 50}),
     ("tda", {"entropy_norm": "ln", "capacity": 1}),
     ("tda", {"negative_alpha": 0.0}),
-    ("soba+", {"capacity": None}),
-    ("soba+", {"capacity": 2, "refresh": 10}),
+    ("soba+", {"sample_size": 1000, "sample_key": 2**64 + 5}),
+    ("soba+", {"sample_size": 12, "refresh": 10}),
     ("soba+", {"refresh": "tenths", "total": 240, "logit_scale": 100.0}),
     ("soba+", {"max_gap": 5}),
     ("mta", {"iterations": 2, "inner": 3, "lambda_q": 0.0}),
@@ -45,8 +45,11 @@ VARIANTS = [
     ("adapt", {"capacity": None, "image_weight": 1.0, "sharpness": 100.0}),
     ("dota", {"refresh": 1, "eta": 1.0, "rho": 0.1}),
     ("dota", {"refresh": "growth", "max_gap": 20}),
+    ("pta", {"time_constant": 2.0, "threshold": 0.0, "memory": 0.5}),
     ("transclip", {"neighbours": 0, "confident": 1}),
     ("transclip", {"neighbours": 7, "steps": 1, "text_weight": 0.5}),
+    ("stata", {"neighbours": 0, "anchor": 8.0}),
+    ("stata", {"neighbours": 7, "steps": 1, "likelihood_weight": 0.1}),
 ]
 
 

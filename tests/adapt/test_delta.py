@@ -14,28 +14,43 @@ from soba.testing import example_stream
 FEATURES, _, TEXT = example_stream(n=60)
 
 
-def make(**options):
-    return soba.SOBAPlus(TEXT, logit_scale=20.0, **options)
+def make(name="soba+", **options):
+    return soba.create_adapter(name, TEXT, logit_scale=20.0, **options)
 
 
-def example(**options):
-    return make(**options).learn_changes(FEATURES, ids=np.arange(60))
+def example(name="soba+", **options):
+    return make(name, **options).learn_changes(FEATURES, ids=np.arange(60))
 
 
-def test_it_carries_what_was_kept_and_no_more():
-    adapter = make(capacity=2, sample_size=3)
+def test_it_carries_what_a_queue_keeps_and_no_more():
+    adapter = make("soba", capacity=2)
     delta = adapter.learn_changes(FEATURES, ids=np.arange(100, 160))
     arrays = adapter.state()["arrays"]
     carried = delta.ids[delta.positions]
-    for store in ("queue", "sample"):
-        mine = carried[delta.entered[store]]
-        assert set(arrays[f"{store}.ids"].tolist()) <= set(mine.tolist())
-        assert len(mine) <= (2 * 6 if store == "queue" else 3)
+    assert delta.entered["queue"].tolist() == list(range(len(carried)))
+    assert set(arrays["queue.ids"].tolist()) <= set(carried.tolist()) and len(carried) <= 2 * 6
     at = np.searchsorted(carried, arrays["queue.ids"])
-    assert np.array_equal(delta.features[at], arrays["queue.features"])
-    assert np.array_equal(delta.labels[at], arrays["queue.labels"])
-    assert np.array_equal(delta.entropies[at], arrays["queue.entropies"])
+    for name in ("features", "labels", "entropies"):
+        assert np.array_equal(getattr(delta, name)[at], arrays[f"queue.{name}"])
     assert np.array_equal(delta.features, FEATURES.astype(np.float32)[delta.positions])
+
+
+def test_it_carries_what_a_sample_keeps_and_when_it_came():
+    adapter = make(sample_size=5)
+    adapter.learn(FEATURES[:20], ids=np.arange(20))
+    delta = adapter.learn_changes(FEATURES[10:], ids=np.arange(10, 60))  # some are known
+    arrays = adapter.state()["arrays"]
+    assert len(delta) == 40 and len(delta.positions) <= 5
+    late = arrays["sample.ids"] >= 20
+    assert set(arrays["sample.ids"][late].tolist()) <= set(delta.ids[delta.positions].tolist())
+    # As 8 bytes each, the lowest first: how many had been learned before.
+    places = [int.from_bytes(row.tobytes(), "little") for row in delta.extra["sample"]]
+    assert places == delta.ids[delta.positions].tolist()
+    assert np.array_equal(arrays["sample.places"], arrays["sample.ids"])
+    twin = make(sample_size=5).absorb(Delta.from_bytes(delta.to_bytes()))
+    theirs = twin.state()["arrays"]
+    assert set(theirs["sample.ids"]) == set(places)
+    assert np.array_equal(theirs["sample.places"], theirs["sample.ids"])
 
 
 def test_it_cannot_be_written_to():
@@ -89,10 +104,18 @@ def test_an_empty_delta_is_a_delta():
     ],
 )
 def test_parts_that_do_not_fit_are_refused(changes, problem):
-    delta = example(capacity=None)
+    delta = example()
     assert len(delta.positions) == 60
     with pytest.raises(ValueError, match=problem):
         dataclasses.replace(delta, **changes)
+
+
+def entered(store, width, byte=0):
+    """Two samples that entered a store, with so many bytes each."""
+    return {
+        "entered": {store: np.arange(2)},
+        "extra": {store: np.full((2, width), byte, np.uint8)},
+    }
 
 
 @pytest.mark.parametrize(
@@ -100,19 +123,17 @@ def test_parts_that_do_not_fit_are_refused(changes, problem):
     [
         ({"labels": np.full(60, 6)}, "classes or dimensions"),
         ({"features": np.zeros((60, 5), np.float32)}, "classes or dimensions"),
-        (
-            {"entered": {"cellar": np.arange(2)}, "extra": {"cellar": np.zeros((2, 0), np.uint8)}},
-            "cellar",
-        ),
-        (
-            {"entered": {"queue": np.arange(2)}, "extra": {"queue": np.zeros((2, 1), np.uint8)}},
-            "a delta for a queue",
-        ),
+        (entered("cellar", 8), "a delta for a cellar"),
+        (entered("sample", 0), "a delta for a sample"),
+        (entered("sample", 9), "a delta for a sample"),
+        (entered("sample", 8, byte=255), "before the stream began"),
+        (entered("queue", 1), "a delta for a queue"),
     ],
 )
 def test_a_delta_that_cannot_be_of_this_adapter_is_refused(changes, problem):
     """Its fingerprint is right, and what it holds is not."""
-    delta, adapter = example(capacity=None), make(capacity=None)
+    name = "soba" if "queue" in changes.get("entered", ()) else "soba+"
+    delta, adapter = example(name), make(name)
     with pytest.raises(ValueError, match=problem):
         adapter.absorb(dataclasses.replace(delta, **changes))
     assert adapter.n_seen == 0
@@ -148,9 +169,7 @@ def test_ids_are_packed_into_runs(ids):
 
 def test_a_long_count_takes_no_room():
     few, many = (
-        make(capacity=1, sample_size=1).learn_changes(
-            np.tile(FEATURES[:1], (n, 1)), ids=np.arange(n)
-        )
+        make(sample_size=1).learn_changes(np.tile(FEATURES[:1], (n, 1)), ids=np.arange(n))
         for n in (10, 20_000)
     )
     assert len(many) == 20_000 and len(many.to_bytes()) < len(few.to_bytes()) + 200
@@ -158,7 +177,7 @@ def test_a_long_count_takes_no_room():
 
 def test_a_camera_that_is_stuck_fills_no_delta():
     """Every frame ties with what is kept, and none of them enters."""
-    adapter = make(capacity=4, sample_size=1)
+    adapter = make("soba", capacity=4)
     adapter.learn(np.tile(FEATURES[:1], (50, 1)), ids=np.arange(50))
     for ids in (range(50, 90), range(200, 160, -1)):
         deltas = [adapter.learn_changes(FEATURES[:1], ids=[i]) for i in ids]

@@ -1,9 +1,14 @@
-"""However shards overlap, repeat and are merged: the samples of one adapter that saw them all."""
+"""However shards overlap, repeat and are merged: the samples of one adapter that saw them all.
+
+Only the places of samples in the stream are those of the shards, which have no common time; where
+they are put right, all answers are those of one stream.
+"""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import earliest, moved_to, places_of
 
 import soba
 from soba.testing import assert_same_samples, assert_same_state, example_stream
@@ -40,10 +45,11 @@ def trees(draw):
     seed=st.integers(0, 1000),
     shards=shards(),
     tree=trees(),
-    capacity=st.sampled_from([1, 3, 16]),
+    size=st.sampled_from([1, 3, 16]),
     copies=st.integers(0, 20),
+    other_tree=trees(),
 )
-def test_any_tree_of_merges_equals_one_stream(name, seed, shards, tree, capacity, copies):
+def test_any_tree_of_merges_equals_one_stream(name, seed, shards, tree, size, copies, other_tree):
     n, parts = shards
     features, _, text = example_stream(n=n, classes=5, width=12, seed=seed)
     copies = min(copies, n // 2)
@@ -51,7 +57,8 @@ def test_any_tree_of_merges_equals_one_stream(name, seed, shards, tree, capacity
     ids = np.random.default_rng(seed).permutation(3 * n)[:n]
 
     def learned(rows):
-        adapter = soba.create_adapter(name, text, logit_scale=20.0, capacity=capacity)
+        kept = {"sample_size": 2 * size} if name == "soba+" else {"capacity": size}
+        adapter = soba.create_adapter(name, text, logit_scale=20.0, **kept)
         adapter.adapt(features[rows], ids=ids[rows])
         return adapter
 
@@ -66,10 +73,16 @@ def test_any_tree_of_merges_equals_one_stream(name, seed, shards, tree, capacity
     joined = merged(tree)
     assert joined.n_seen == n
     assert_same_samples(joined, whole)
-    # A merge refreshes, a stream when it is due: two merges that end alike are compared.
-    again = learned(np.arange(n)).merge(joined)
-    assert_same_state(again.state(), joined.merge(whole).state(), rounding=True)
-    np.testing.assert_allclose(again.logits(features), joined.logits(features), atol=1e-5 * 20.0)
+    # Any two trees end alike, in every statistic.
+    other = merged(other_tree)
+    assert_same_state(other.state(), joined.state(), rounding=True)
+    np.testing.assert_allclose(other.logits(features), joined.logits(features), atol=1e-5 * 20.0)
+    # And as the one stream ends, but for the places.
+    shards_places = earliest(ids[part] for part in parts)
+    assert places_of(joined) == {id_: shards_places[id_] for id_ in places_of(whole)}
+    in_time = moved_to(joined, places_of(whole))
+    assert_same_state(in_time.state(), whole.refresh().state(), rounding=True)
+    np.testing.assert_allclose(in_time.logits(features), whole.logits(features), atol=1e-5 * 20.0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import moved_to, places_of
 
 import soba
 from soba._files import save_checked
@@ -47,7 +48,7 @@ def slow_union(adapters, store, capacity):
     seed=st.integers(0, 1000),
     shards=st.sampled_from([1, 2, 7, 20]),
     capacity=st.sampled_from([1, 4, 16]),
-    name=st.sampled_from(["soba+", "soba", "tda"]),
+    name=st.sampled_from(["soba", "tda"]),
 )
 def test_many_at_once_keep_what_the_slow_union_keeps(seed, shards, capacity, name):
     parts = [learned(rows, name, capacity=capacity) for rows in cut(seed, shards)]
@@ -66,7 +67,7 @@ def test_many_at_once_keep_what_the_slow_union_keeps(seed, shards, capacity, nam
 
 @pytest.mark.parametrize("shards", [2, 7, 64])
 def test_any_order_and_shape_ends_alike(shards):
-    parts = [learned(rows) for rows in cut(shards, shards)]
+    parts = [learned(rows, sample_size=100) for rows in cut(shards, shards)]
     at_once = parts[0].copy().merge(*parts[1:])
     backwards = parts[-1].copy().merge(*parts[-2::-1], *parts[:2])
     one_by_one = parts[0].copy()
@@ -76,8 +77,9 @@ def test_any_order_and_shape_ends_alike(shards):
     halves.merge(parts[-1].copy().merge(*parts[shards // 2 : -1]))
     for other in (backwards, one_by_one, halves):
         assert_same_samples(other, at_once)
+        assert places_of(other) == places_of(at_once)
         np.testing.assert_allclose(other.logits(FEATURES), at_once.logits(FEATURES), atol=2e-4)
-    whole = learned(np.arange(300)).refresh()
+    whole = moved_to(learned(np.arange(300), sample_size=100), places_of(at_once))
     np.testing.assert_allclose(at_once.logits(FEATURES), whole.logits(FEATURES), atol=2e-4)
 
 
@@ -99,7 +101,7 @@ def test_one_refresh_and_none_for_nothing(name, monkeypatch):
 def test_an_error_about_the_last_leaves_the_first_as_it_was():
     one, *others = (learned(rows) for rows in cut(0, 4))
     clash = learned(np.arange(5))
-    kept = one.queue.items().ids[:1]
+    kept = one.sample.ids[:1]
     clash.learn(FEATURES[(kept + 150) % 300], ids=kept)
     counted = learned(np.arange(0))
     counted.learn(FEATURES)
@@ -109,7 +111,7 @@ def test_an_error_about_the_last_leaves_the_first_as_it_was():
         (clash, f"id {kept[0]} names different samples"),
         (counted, "different spaces do not mix: count and given"),
         (of_other_text, "different text features"),
-        (learned(np.arange(9), capacity=3), "set up differently"),
+        (learned(np.arange(9), sample_size=3), "set up differently"),
         (learned(np.arange(9), "soba"), "set up differently"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -119,14 +121,15 @@ def test_an_error_about_the_last_leaves_the_first_as_it_was():
         assert_same_state(other.state(), state)
 
 
-def test_blocks_change_nothing(monkeypatch):
+@pytest.mark.parametrize("name", ["soba+", "soba"])
+def test_blocks_change_nothing(name, monkeypatch):
     """Rows are copied and compared a few at a time, copies of one image among them."""
     rows = np.arange(300)
     twins = FEATURES.copy()
     twins[200:260] = twins[:60]
 
     def merged():
-        parts = [soba.SOBAPlus(TEXT, logit_scale=20.0, capacity=20) for _ in range(4)]
+        parts = [soba.create_adapter(name, TEXT, logit_scale=20.0) for _ in range(4)]
         for part, some in zip(parts, cut(3, 4), strict=True):
             part.learn(twins[some], ids=rows[some])
         return parts[0].merge(*parts[1:]).state()
@@ -170,57 +173,54 @@ def test_notes_must_agree_but_for_how_the_encoder_was_opened(tmp_path):
 
 
 def wrong_states():
-    def other_capacity(state):
-        state["meta"]["params"]["capacity"] = 3
+    def other_size(state):
+        state["meta"]["params"]["sample_size"] = 3
 
     def other_text(state):
         state["arrays"]["text_features"] = TEXT[::-1].astype(np.float32)
 
-    def no_ids(state):
-        del state["arrays"]["queue.ids"]
+    def drop(entry):
+        return lambda state: state["arrays"].pop(entry)
 
-    def never_counted(state):
-        state["arrays"]["seen"] = state["arrays"]["seen"][:1]
+    def change(entry, value):
+        def changed(state):
+            state["arrays"][entry] = np.ascontiguousarray(value(state["arrays"][entry]))
 
-    def not_finite(state):
-        state["arrays"]["sample.features"][3, 2] = np.nan
-
-    def no_such_class(state):
-        state["arrays"]["queue.extra"][:, :4] = 255
-
-    def out_of_order(state):
-        state["arrays"]["queue.entropies"] = state["arrays"]["queue.entropies"][::-1].copy()
+        return changed
 
     def other_method(state):
-        state["meta"]["adapter"] = "soba"
+        state["meta"]["adapter"] = "tda"
 
     def horizon(state):
         state["meta"]["params"]["horizon"] = 100
 
     return [
-        (other_capacity, "set up differently"),
-        (other_text, "text features are others"),
-        (no_ids, "queue.ids is missing"),
-        (never_counted, "never counted"),
-        (not_finite, "NaN"),
-        (no_such_class, "classes that do not exist"),
-        (out_of_order, "not in the order"),
-        (other_method, "state of adapter 'soba'"),
-        (horizon, "set up differently"),
+        ("soba+", other_size, "set up differently"),
+        ("soba+", horizon, "set up differently"),
+        ("soba", other_method, "state of adapter 'tda'"),
+        ("soba", other_text, "text features are others"),
+        ("soba+", change("seen", lambda a: a[:1]), "never counted"),
+        ("soba+", drop("sample.ids"), "sample.ids is missing"),
+        ("soba+", drop("sample.places"), "sample.places is missing"),
+        ("soba+", change("sample.features", lambda a: a * np.nan), "NaN"),
+        ("soba+", change("sample.ids", lambda a: a[::-1]), "not in the order"),
+        ("soba+", change("sample.places", lambda a: -1 - a), "places"),
+        ("soba", drop("queue.ids"), "queue.ids is missing"),
+        ("soba", change("queue.features", lambda a: a * np.nan), "NaN"),
+        ("soba", change("queue.labels", lambda a: a + 99), "classes that do not exist"),
+        ("soba", change("queue.entropies", lambda a: a[::-1]), "not in the order"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"), wrong_states(), ids=lambda x: getattr(x, "__name__", "")
-)
-def test_a_wrong_file_is_named(spoil, message, tmp_path):
+@pytest.mark.parametrize(("name", "spoil", "message"), wrong_states())
+def test_a_wrong_file_is_named(name, spoil, message, tmp_path):
     good, bad = tmp_path / "good", tmp_path / "bad"
-    learned(np.arange(0, 300, 2)).save(good)
-    state = learned(np.arange(1, 300, 2)).state()
+    learned(np.arange(0, 300, 2), name).save(good)
+    state = learned(np.arange(1, 300, 2), name).state()
     spoil(state)
     save_checked(bad, state["arrays"], state["meta"])
     with pytest.raises(ValueError, match=message) as caught:
-        merge_files(soba.SOBAPlus, [good, bad])
+        merge_files(adapter_class(name), [good, bad])
     assert str(caught.value).startswith(f"{bad}: ")
 
 

@@ -31,19 +31,32 @@ def features_of(ids):
     return np.stack([ids % 9973, ids // 9973 % 9973], axis=1).astype(np.float32)
 
 
-def filled(ids, size, cuts=(), key=0):
+def filled(ids, size, cuts=(), key=0, places=None):
+    """A sample that was offered ids, in blocks; their places are their numbers, if not given."""
     sample = UniformSample(WIDTH, size, key=key)
     ids = np.asarray(ids, np.int64)
+    places = np.arange(len(ids)) if places is None else np.asarray(places, np.int64)
     for start, stop in itertools.pairwise([0, *sorted(cuts), len(ids)]):
-        sample.update(features_of(ids[start:stop]), ids[start:stop])
+        some = slice(start, stop)
+        sample.update(features_of(ids[some]), ids[some], places[some])
     return sample
 
 
-def assert_holds(sample, ids):
+def earliest(ids, places):
+    """By id the earliest of its places, with a dictionary."""
+    known = {}
+    for id_, place in zip(ids, places, strict=True):
+        known[id_] = min(place, known.get(id_, place))
+    return known
+
+
+def assert_holds(sample, ids, places=None):
     items = sample.items()
     assert items.ids.tolist() == ids
     assert len(sample) == len(ids)
     np.testing.assert_array_equal(items.features, features_of(ids))
+    if places is not None:
+        assert items.places.tolist() == [places[id_] for id_ in ids]
 
 
 some_ids = st.lists(
@@ -71,17 +84,18 @@ def test_hashes_equal_the_reference(ids, key):
 
 
 @settings(max_examples=300)
-@given(some_ids, sizes, keys, st.lists(st.integers(0, 60), max_size=6))
-def test_equals_the_reference_however_cut_and_repeated(ids, size, key, cuts):
+@given(some_ids, sizes, keys, st.lists(st.integers(0, 60), max_size=6), st.integers(0, 9999))
+def test_equals_the_reference_however_cut_and_repeated(ids, size, key, cuts, seed):
     cuts = [min(cut, len(ids)) for cut in cuts]
-    expected = kept(ids, size, key)
+    places = np.random.default_rng(seed).integers(1000, size=len(ids)).tolist()
+    expected = kept(ids, size, key), earliest(ids, places)
     for sample in (
-        filled(ids, size, cuts, key),
-        filled(ids, size, range(len(ids)), key),
-        filled(ids, size, key=key),
-        filled(ids[::-1], size, cuts, key),
+        filled(ids, size, cuts, key, places),
+        filled(ids, size, range(len(ids)), key, places),
+        filled(ids, size, (), key, places),
+        filled(ids[::-1], size, cuts, key, places[::-1]),
     ):
-        assert_holds(sample, expected)
+        assert_holds(sample, *expected)
 
 
 @settings(max_examples=200)
@@ -96,12 +110,26 @@ def test_new_ids_may_be_offered_in_any_order(ids, size, random):
         fetched.extend(rows.tolist())
         return features_of(np.array(ids, np.int64)[rows])
 
-    at_once.offer(np.array(ids, np.int64), fetch)
+    at_once.offer(np.array(ids, np.int64), np.arange(len(ids)), fetch)
     assert len(fetched) == min(size, len(ids))
-    for id_ in ids:
-        one_by_one.offer(np.array([id_]), lambda rows, id_=id_: features_of([id_])[rows])
+    for place, id_ in enumerate(ids):
+        one_by_one.offer(
+            np.array([id_]), np.array([place]), lambda rows, id_=id_: features_of([id_])[rows]
+        )
     for sample in (one_by_one, at_once):
-        assert_holds(sample, kept(ids, size))
+        assert_holds(sample, kept(ids, size), earliest(ids, range(len(ids))))
+
+
+def test_only_what_is_kept_is_seen_again():
+    """An earlier place counts, a later one does not, and what is not in the sample stays out."""
+    ids = np.arange(40)
+    sample = filled(ids, 10, places=ids + 100)
+    before = sample.arrays()
+    sample.see(ids, ids + 101)
+    for name, array in before.items():
+        assert np.array_equal(sample.arrays()[name], array)
+    sample.see(ids[::-2], ids[::-2] + 99)
+    assert_holds(sample, kept(range(40), 10), {i: i + 100 - i % 2 for i in range(40)})
 
 
 @st.composite
@@ -118,6 +146,8 @@ def trees(draw):
 @settings(max_examples=200)
 @given(st.lists(some_ids, min_size=4, max_size=4), sizes, keys, trees())
 def test_any_tree_of_merges_equals_one_sample(parts, size, key, tree):
+    """Each shard has a time of its own; of an image that several saw, the earliest place counts."""
+
     def merged(tree):
         if isinstance(tree, int):
             return filled(parts[tree], size, key=key)
@@ -125,7 +155,8 @@ def test_any_tree_of_merges_equals_one_sample(parts, size, key, tree):
         left.merge(right.items())
         return left
 
-    assert_holds(merged(tree), kept(itertools.chain(*parts), size, key))
+    every, places = sum(parts, []), [place for part in parts for place in range(len(part))]
+    assert_holds(merged(tree), kept(every, size, key), earliest(every, places))
 
 
 def test_the_ids_that_a_stream_counts_are_sampled_too():
@@ -143,7 +174,7 @@ def test_the_key_decides_who_is_kept():
 @pytest.mark.parametrize("key", [0, 1, 12345])
 @pytest.mark.parametrize("ids", [np.arange(20_000), -1 - np.arange(20_000)], ids=["given", "count"])
 def test_every_position_has_the_same_chance(key, ids):
-    places = np.abs(filled(ids, 200, range(0, 20_000, 512), key).items().ids) / 20_000
+    places = filled(ids, 200, range(0, 20_000, 512), key).items().places / 20_000
     # Uniform on [0, 1]: mean 1/2, spread 1/sqrt(12); four standard errors either way.
     assert abs(places.mean() - 0.5) < 4 / np.sqrt(12 * 200)
     assert abs(places.std() - 1 / np.sqrt(12)) < 4 * np.sqrt((1 / 80 - 1 / 144) / 200 * 12 / 4)
@@ -156,27 +187,28 @@ def test_full_and_not_full():
     sample = filled(ids[:4], 5)
     assert len(sample) == 4
     assert_holds(sample, kept(ids[:4], 5))
-    sample.update(features_of(ids[4:5]), ids[4:5])
-    assert_holds(sample, kept(ids[:5], 5))
-    sample.update(features_of(ids[:5]), ids[:5])  # known
-    assert_holds(sample, kept(ids[:5], 5))
+    sample.update(features_of(ids[4:5]), ids[4:5], ids[4:5])
+    assert_holds(sample, kept(ids[:5], 5), ids)
+    sample.update(features_of(ids[:5]), ids[:5], ids[10:15])  # known
+    assert_holds(sample, kept(ids[:5], 5), ids)
     for id_ in ids[5:]:
-        sample.update(features_of([id_]), [id_])
-        assert_holds(sample, kept(ids[: id_ + 1], 5))
+        sample.update(features_of([id_]), [id_], [id_])
+        assert_holds(sample, kept(ids[: id_ + 1], 5), ids)
     assert_holds(filled([], 5), [])
 
 
 def test_of_size_one_the_smallest_hash_stays():
     sample = UniformSample(WIDTH, 1)
     for count in range(1, 200):
-        sample.update(features_of([count]), [count])
-        assert_holds(sample, kept(range(1, count + 1), 1))
+        sample.update(features_of([count]), [count], [count])
+        assert_holds(sample, kept(range(1, count + 1), 1), range(200))
 
 
 @settings(max_examples=100)
 @given(some_ids, sizes, keys, st.integers(0, 59))
 def test_arrays_and_restore_to_the_bit(ids, size, key, cut):
-    sample = filled(ids, size, [min(cut, len(ids))], key)
+    places = [*range(7, 7 + len(ids)), *range(40)]
+    sample = filled(ids, size, [min(cut, len(ids))], key, places[: len(ids)])
     restored = filled([3, 4], size, key=key)  # what was there goes
     restored.restore(sample.arrays())
     for one in (restored, sample.copy()):
@@ -184,8 +216,8 @@ def test_arrays_and_restore_to_the_bit(ids, size, key, cut):
             assert one.arrays()[name].dtype == array.dtype
             assert one.arrays()[name].tobytes() == array.tobytes()
     more = [*ids, *range(100, 140)]
-    restored.update(features_of(range(100, 140)), np.arange(100, 140))  # and it goes on
-    assert_holds(restored, kept(more, size, key))
+    restored.update(features_of(range(100, 140)), np.arange(100, 140), np.arange(40))  # and goes on
+    assert_holds(restored, kept(more, size, key), earliest(more, places))
 
 
 @pytest.mark.parametrize(
@@ -201,6 +233,10 @@ def test_arrays_and_restore_to_the_bit(ids, size, key, cut):
         ("features", lambda a: a[:-1], "shape (3, 2), where shape (4, 2) is due"),
         ("features", lambda a: a[0], "shape (2,), where shape (4, 2) is due"),
         ("features", lambda a: a.astype(int), "features are int64"),
+        ("places", lambda a: a[:-1], "places in the stream are no whole numbers"),
+        ("places", lambda a: a[:, None], "places in the stream are no whole numbers"),
+        ("places", lambda a: a.astype(float), "places in the stream are no whole numbers"),
+        ("places", lambda a: -1 - a, "places in the stream are no whole numbers"),
     ],
 )
 def test_restore_refuses_what_no_sample_gave(entry, change, message):
@@ -225,8 +261,8 @@ def test_copies_share_no_memory():
     sample = filled(range(100), 5)
     before = sample.arrays()
     copied, items = sample.copy(), sample.items()
-    copied.update(features_of(range(100, 900)), np.arange(100, 900))
+    copied.update(features_of(range(100, 900)), np.arange(100, 900), np.arange(800))
     assert copied.items().ids.tolist() != before["ids"].tolist()
-    items.features[:], items.ids[:] = 0.0, 0
+    items.features[:], items.ids[:], items.places[:] = 0.0, 0, 0
     for name, array in before.items():
         assert np.array_equal(sample.arrays()[name], array)

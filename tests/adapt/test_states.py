@@ -43,9 +43,9 @@ def first(value):
 
 
 WRONG = [
-    ("soba+", spoil("capacity", 10**12), "capacity must be 1048576 at most"),
-    ("soba+", spoil("capacity", 10**9), "capacity must be 1048576 at most"),
-    ("soba+", spoil("capacity", 10**30), "capacity must be 1048576 at most"),
+    ("soba", spoil("capacity", 10**12), "capacity must be 1048576 at most"),
+    ("soba", spoil("capacity", 10**9), "capacity must be 1048576 at most"),
+    ("soba", spoil("capacity", 10**30), "capacity must be 1048576 at most"),
     ("tda", spoil("capacity", 10**12), "capacity must be 1048576 at most"),
     ("ncm", spoil("capacity", -1), "capacity must be a whole number"),
     ("soba", spoil("capacity", "many"), "capacity must be a whole number"),
@@ -54,17 +54,19 @@ WRONG = [
     ("soba+", drop("params"), "params is missing from the state"),
     ("soba+", drop("text_features"), "text_features is missing from the state"),
     ("soba+", spoil("logit_scale", float("nan")), "scale must be positive and finite"),
-    ("soba+", spoil("horizon", 100), "older.features is missing from the state"),
+    ("soba+", spoil("horizon", 100), "older_sample.features is missing from the state"),
     ("soba+", spoil("young", 3), "young is 3 where the horizon is None"),
     ("soba+", spoil("young", "x"), "young must be a whole number"),
     ("soba+", drop("statistics"), "statistics is missing from the state"),
-    ("soba+", drop("statistics.prototypes"), "statistics.prototypes is missing"),
-    ("soba+", drop("statistics.temperature"), "statistics.temperature is missing"),
-    ("soba+", spoil("statistics", ["bias", "prototypes"]), "do not fit together"),
+    ("soba+", drop("statistics.weights"), "statistics.weights is missing"),
+    ("soba+", drop("statistics.prior"), "statistics.prior is missing"),
+    ("soba+", spoil("statistics", ["bias", "weights"]), "do not fit together"),
     ("soba", spoil("statistics", ["centre"]), "do not fit together"),
-    ("soba+", spoil("statistics.inverse", lambda a: a[:-1]), "do not fit together"),
-    ("soba+", spoil("statistics.prototypes", first(np.nan)), "statistics.prototypes holds NaN"),
-    ("soba+", spoil("statistics.temperature", first(-1.0)), "temperature that is not positive"),
+    ("soba+", spoil("statistics.weights", lambda a: a[:-1]), "do not fit together"),
+    ("soba+", spoil("statistics.evidence", lambda a: a[:-1]), "do not fit together"),
+    ("soba+", spoil("statistics.weights", first(np.nan)), "statistics.weights holds NaN"),
+    ("soba+", spoil("sample.places", first(-1)), "places in the stream are no whole numbers"),
+    ("soba+", drop("sample.places"), "sample.places is missing"),
     ("soba", spoil("statistics.prototypes", lambda a: a[:-1]), "do not fit together"),
     ("soba", spoil("statistics.prototypes", lambda a: a[:, :-1]), "do not fit together"),
     ("soba", spoil("statistics.centre", first(np.inf)), "statistics.centre holds NaN"),
@@ -77,7 +79,6 @@ WRONG = [
     ("ncm", spoil("queue.labels", lambda a: a.astype(float)), "the stored queue's labels"),
     ("ncm", spoil("queue.labels", lambda a: 0 * a), "more than 16 samples of a class"),
     ("ncm", spoil("queue.ids", lambda a: 0 * a), "an id twice"),
-    ("soba+", spoil("queue.extra", lambda a: a | 255), "names classes that do not exist"),
     ("tda", spoil("negative.extra", lambda a: a[:, :0]), "the stored queue's extra"),
     ("tda", spoil("seen", np.array([[5, 3]])), "ascending intervals"),
     ("tda", spoil("seen", np.array([[-5, 3]])), "ascending intervals"),
@@ -122,10 +123,10 @@ def test_meta_data_that_are_none_are_named(tmp_path, meta):
 
 
 def test_a_large_capacity_costs_nothing_until_it_is_used():
-    adapter = soba.SOBAPlus(TEXT, logit_scale=20.0, capacity=1 << 20)
+    adapter = soba.SOBA(TEXT, logit_scale=20.0, capacity=1 << 20)
     assert adapter.queue.nbytes < 1 << 16
     adapter.adapt(FEATURES)
-    everything = soba.SOBAPlus(TEXT, logit_scale=20.0, capacity=1000)
+    everything = soba.SOBA(TEXT, logit_scale=20.0, capacity=1000)
     everything.adapt(FEATURES)
     assert len(adapter.queue) == len(everything.queue) == 240
     assert adapter.queue.nbytes < 1 << 18
