@@ -78,9 +78,8 @@ def of_state(features: soba.FeatureSet) -> PromptHints:
     adapter = soba.SOBAPlus(features.text_features, logit_scale=features.logit_scale)
     adapter.adapt(features.image_features[np.random.default_rng(0).permutation(len(features))])
     samples = inspect(adapter).samples
-    fair = samples.fair(features.n_classes)
-    answers = samples.zero_shot[fair], samples.adapted[fair]
-    return prompt_hints(features.text_features, samples.features[fair], *answers)
+    answers = samples.zero_shot, samples.adapted
+    return prompt_hints(features.text_features, samples.features, *answers)
 
 
 def of_templates(features: soba.FeatureSet, answers: Answers) -> list[str]:

@@ -65,7 +65,7 @@ from soba.studies.few_labels import Draw, SomeLabelled, class_names_of, of_featu
 from soba.studies.prompts import RankedTemplate, prompt_hints, rank_templates
 
 _COMMAND = soba.__name__
-_FEW = 16  # images of a class: with fewer SOBA+ cannot fill its queue
+_FEW = 16  # images of a class: with fewer SOBA+ has little evidence
 _LISTED = 10  # images to label that are named; a table names all
 
 

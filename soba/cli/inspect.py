@@ -78,10 +78,9 @@ def inspect_(
         if not len(samples):
             raise ValueError(f"{state}: {inspection.method} keeps no samples to check prompts with")
         adapter = saved.adapter if isinstance(saved, Classifier) else saved
-        fair = samples.fair(len(inspection.names))
-        answers = samples.zero_shot[fair], samples.adapted[fair]
-        hints = prompt_hints(adapter.text_features, samples.features[fair], *answers)
-        ranked = _ranked(saved, samples.features[fair], samples.adapted[fair])
+        answers = samples.zero_shot, samples.adapted
+        hints = prompt_hints(adapter.text_features, samples.features, *answers)
+        ranked = _ranked(saved, samples.features, samples.adapted)
         say_hints(hints, ranked, inspection.names)
     if output is not None:
         title = f"{state.name}: what it knows"

@@ -14,7 +14,6 @@ from soba.report.method_looks import title_of
 from soba.studies.inspection import Inspection
 from soba.studies.prompts import PromptHints, RankedTemplate
 
-_PER_CLASS = 8  # pictures: the surest of the queue
 _CHANGED = 60  # pictures of changed answers
 _TEMPLATES = 10
 
@@ -39,7 +38,7 @@ def write_inspection(
         _changes(inspection),
     ]
     if places:
-        parts += [_changed_pictures(inspection, places), _queue_pictures(inspection, places)]
+        parts += [_changed_pictures(inspection, places), _class_pictures(inspection, places)]
     if hints is not None:
         parts += ["<h2>Prompt check</h2>", _hints(hints, templates, inspection.names)]
     page.write_page(path, title, "".join(parts))
@@ -47,10 +46,11 @@ def write_inspection(
 
 def _about(inspection: Inspection, places: Mapping[int, Path]) -> str:
     kept = len(inspection.samples)
-    about = (
-        f"{title_of(inspection.method)}, {inspection.n_seen} samples seen, {kept} kept: those that "
-        "CLIP is surest of in each class, and some by chance."
-    )
+    about = f"{title_of(inspection.method)}, {inspection.n_seen} samples seen, {kept} kept"
+    if kept:
+        chosen = "those that CLIP is surest of in each class" if inspection.queues else "by chance"
+        about += f", {chosen}"
+    about += "."
     return f"{about} {len(places)} of them were found as files." if places else about
 
 
@@ -79,19 +79,17 @@ def _numbers(inspection: Inspection) -> str:
 
 
 def _classes(inspection: Inspection) -> str:
-    headings = ["class", *map(html.escape, inspection.queues), "mean entropy"]
-    headings += ["mass", "drawn: zero-shot", "drawn: adapted"]
-    rows = [
-        [
-            html.escape(each.name),
-            *map(str, each.queued),
-            "" if each.mean_entropy is None else f"{each.mean_entropy:.3f}",
-            "" if each.mass is None else f"{each.mass:.1f}",
-            str(each.zero_shot),
-            str(each.adapted),
-        ]
-        for each in inspection.classes
-    ]
+    headings = ["class", *map(html.escape, inspection.queues)]
+    headings += ["mean entropy"] if inspection.queues else ["mass", "zero-shot", "adapted"]
+    rows = []
+    for each in inspection.classes:
+        cells = [html.escape(each.name), *map(str, each.queued)]
+        if inspection.queues:
+            cells.append("" if each.mean_entropy is None else f"{each.mean_entropy:.3f}")
+        else:
+            mass = "" if each.mass is None else f"{each.mass:.1f}"
+            cells += [mass, str(each.zero_shot), str(each.adapted)]
+        rows.append(cells)
     return page.table(headings, rows, kinds=[""] * len(rows))
 
 
@@ -117,17 +115,14 @@ def _changed_pictures(inspection: Inspection, places: Mapping[int, Path]) -> str
     return f"{note}<div class='grid'>{cards}</div>"
 
 
-def _queue_pictures(inspection: Inspection, places: Mapping[int, Path]) -> str:
-    """Of each class the queued samples that CLIP is surest of, by its own labels."""
-    samples = inspection.samples
+def _class_pictures(inspection: Inspection, places: Mapping[int, Path]) -> str:
+    ids = inspection.samples.ids
     parts = ["<h2>What the classes are learned from</h2>"]
-    for label, name in enumerate(inspection.names):
-        rows = np.flatnonzero(samples.queued & (samples.zero_shot == label))
-        rows = rows[np.argsort(samples.entropies[rows], kind="stable")]
-        pictured = [row for row in rows.tolist() if int(samples.ids[row]) in places]
+    for each in inspection.classes:
+        pictured = [row for row in each.best if int(ids[row]) in places]
         if pictured:
-            cards = "".join(_card(inspection, row, places) for row in pictured[:_PER_CLASS])
-            parts.append(f"<h3>{html.escape(name)}</h3><div class='grid'>{cards}</div>")
+            cards = "".join(_card(inspection, row, places) for row in pictured)
+            parts.append(f"<h3>{html.escape(each.name)}</h3><div class='grid'>{cards}</div>")
     return "".join(parts)
 
 

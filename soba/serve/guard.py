@@ -1,10 +1,11 @@
 """A guard: a few labelled images that tell when a stream was taught rubbish.
 
-The samples that CLIP is surest of never leave a queue, so crafted ones would stay for good. Each
-time the statistics refresh, the guard's images are answered adapted and by zero-shot. Where the
-adapted classifier is wrong more often than chance would have it, the stream freezes and answers by
-zero-shot, in the very transaction that refreshed: nobody gets an answer of the statistics that
-failed. All that is decided is in the log, so that every process knows it.
+Crafted samples would stay: nothing displaces from a queue what CLIP is surest of, and a uniform
+sample keeps a share of all that came. Each time the statistics refresh, the guard's images are
+answered adapted and by zero-shot. Where the adapted classifier is wrong more often than chance
+would have it, the stream freezes and answers by zero-shot, in the very transaction that refreshed:
+nobody gets an answer of the statistics that failed. All that is decided is in the log, so that
+every process knows it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Reply(NamedTuple):
 
     view: View  # the stream that answered
     answers: list[Answer]
-    samples: dict[int, int]  # place of an image that could be read -> its id in the queues
+    samples: dict[int, int]  # place of an image that could be read -> its id in the stream
     learned: int
     stale: bool
     commit_seconds: float

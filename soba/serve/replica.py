@@ -11,6 +11,7 @@ import numpy as np
 
 from soba.adapt._following import FollowingAdapter
 from soba.adapt.scheduled import ScheduledAdapter
+from soba.adapt.stream import StreamAdapter
 from soba.adapt.view import View as Predictor
 from soba.serve.group_commit import GroupCommit
 from soba.serve.guard import guarded, rescored
@@ -39,8 +40,8 @@ class View(NamedTuple):
     method: str
     n_seen: int
     settings: dict[str, Any]  # frozen, guard and what it said: see guard.py
-    queued: np.ndarray  # (C,) samples that the queues hold of each class
-    room: int | None  # for so many; None: for all
+    queued: np.ndarray  # (C,) samples that speak for each class
+    room: int | None  # of these, at most; None: any number
     expected: Any  # ExpectedAccuracy, of methods that estimate it
 
     @property
@@ -187,8 +188,6 @@ class Replica:
         self._state, self._connections = state, self.store.connections
         adapter = state.adapter
         expected = getattr(adapter, "expected_accuracy", None)
-        queues = list(adapter._queues.values())
-        rooms = [queue.capacity for queue in queues]
         self.view = View(
             state.version,
             state.predictor(),
@@ -199,8 +198,7 @@ class Replica:
             adapter.name,
             adapter.n_seen,
             state.settings,
-            np.sum([queue.sizes for queue in queues], axis=0),
-            None if None in rooms else sum(room or 0 for room in rooms),
+            *_evidence(adapter),
             None if expected is None else expected(),
         )
 
@@ -242,6 +240,20 @@ def _refreshes(state: StreamState) -> bool:
 def _statistics(state: StreamState) -> object:
     """What a refresh replaces."""
     return getattr(state.adapter, "statistics_", None)
+
+
+def _evidence(adapter: StreamAdapter) -> tuple[np.ndarray, int | None]:
+    """(C,) samples that speak for each class, and how many can.
+
+    Those in the queues; of a method with a sample, its images as the last refresh shared them out.
+    """
+    queues = list(adapter._queues.values())
+    if not queues:
+        known = getattr(adapter, "statistics_", None) or {}
+        return known.get("mass", np.zeros(adapter.n_classes)), None
+    rooms = [queue.capacity for queue in queues]
+    room = None if None in rooms else sum(room or 0 for room in rooms)
+    return np.sum([queue.sizes for queue in queues], axis=0), room
 
 
 def _unchanged(transaction: Transaction, state: StreamState) -> StreamState:

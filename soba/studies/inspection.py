@@ -1,8 +1,8 @@
 """What a saved state knows: the evidence for each class, and what it answers otherwise than CLIP.
 
-A state keeps samples in queues, those that CLIP is surest of in each class, and some methods a
-uniform sample of their stream. The second kind tells how often answers change; the first does not,
-since where CLIP is sure little changes.
+Methods with queues keep the samples that CLIP is surest of in each class; SOBA+ keeps a uniform
+sample of its stream. The second kind tells how often answers change; the first does not, since
+where CLIP is sure little changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from soba.adapt.base import Adapter
 from soba.classifier import Classifier
 from soba.encode.images import list_images
 from soba.encode.pictures import FilePicture, content_id
-from soba.studies.prompts import LEAST_IMAGES
+
+PER_CLASS = 8  # samples that a class is shown by
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ClassEvidence:
     mass: float | None  # samples behind the class, shared out by probability; of SOBA+
     zero_shot: int  # drawn samples that CLIP alone calls so
     adapted: int  # drawn samples that are called so now
+    best: tuple[int, ...]  # rows of samples: the surest of its queue, or those it explains best
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,6 @@ class Samples:
     def changed(self) -> np.ndarray:
         changed: np.ndarray = self.zero_shot != self.adapted
         return changed
-
-    def fair(self, classes: int) -> np.ndarray:
-        """(m,) bool: samples that speak for the stream.
-
-        Those drawn by chance, where there are some for each class: of the queued ones CLIP is
-        surest, and would seem to be right about their names.
-        """
-        enough = self.drawn.sum() >= LEAST_IMAGES * classes
-        return self.drawn if enough else np.ones(len(self), bool)
 
 
 @dataclass(frozen=True)
@@ -110,6 +103,10 @@ def inspect(saved: Classifier | Adapter, names: Sequence[str] | None = None) -> 
         raise ValueError(f"{len(names)} class names for a state of {adapter.n_classes} classes")
     queues = tuple(key[: -len(".entropies")] for key in arrays if key.endswith(".entropies"))
     samples = _samples(adapter, arrays, queues)
+    explained = getattr(adapter, "examples", None)
+    best = (
+        _surest(samples, len(names)) if explained is None else _found(samples, explained(PER_CLASS))
+    )
     estimate = getattr(adapter, "expected_accuracy", lambda: None)()
     return Inspection(
         method=adapter.name,
@@ -118,7 +115,7 @@ def inspect(saved: Classifier | Adapter, names: Sequence[str] | None = None) -> 
         names=tuple(names),
         queues=queues,
         capacity=getattr(adapter, "capacity", None),
-        classes=_classes(names, arrays, queues, samples),
+        classes=_classes(names, arrays, queues, samples, best),
         samples=samples,
         changes=_changes(samples),
         expected=None if estimate is None else (estimate.zero_shot, estimate.adapted),
@@ -177,11 +174,25 @@ def _samples(adapter: Adapter, arrays: dict[str, np.ndarray], queues: Sequence[s
     )
 
 
+def _surest(samples: Samples, classes: int) -> list[tuple[int, ...]]:
+    """Of each class the rows of queued samples that CLIP is surest of, by its own labels."""
+    order = np.argsort(samples.entropies, kind="stable")
+    order = order[samples.queued[order]]
+    labels = samples.zero_shot[order]
+    return [tuple(order[labels == label][:PER_CLASS].tolist()) for label in range(classes)]
+
+
+def _found(samples: Samples, examples: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
+    """The rows of the samples that an adapter names for each class."""
+    return [tuple(np.searchsorted(samples.ids, list(each)).tolist()) for each in examples]
+
+
 def _classes(
     names: Sequence[str],
     arrays: dict[str, np.ndarray],
     queues: Sequence[str],
     samples: Samples,
+    best: Sequence[tuple[int, ...]],
 ) -> tuple[ClassEvidence, ...]:
     count = len(names)
     fill = [np.bincount(arrays[f"{queue}.labels"], minlength=count) for queue in queues]
@@ -202,6 +213,7 @@ def _classes(
             None if mass is None else float(mass[index]),
             int(plain[index]),
             int(now[index]),
+            best[index],
         )
         for index, name in enumerate(names)
     )

@@ -31,9 +31,7 @@ def test_classes_and_changes_are_those_of_the_state(state):
     for each in found.classes:
         [line] = [line for line in printed.splitlines() if line.startswith(each.name)]
         numbers = line.removeprefix(each.name).split()
-        assert numbers[0] == str(each.queued[0])
-        assert numbers[-2:] == [str(each.zero_shot), str(each.adapted)]
-        assert f"{each.mass:.1f}" in numbers and f"{each.mean_entropy:.3f}" in numbers
+        assert numbers == [f"{each.mass:.1f}", str(each.zero_shot), str(each.adapted)]
     changed, total = found.changed_of(found.samples.drawn)
     assert f"drawn by chance from the stream: {changed} of {total} (" in printed
     for change in found.changes[:10]:

@@ -13,7 +13,7 @@ from rounding import assert_same_logits
 from runs import NAMES, make_folder, make_run, rows_of
 
 import soba
-from soba.adapt.transduction import em_fit
+from soba.adapt.soba_plus.transduce import em_fit
 from soba.scale.embed import Embedder
 from soba.scale.learn import Worker, learn
 from soba.scale.merge import learn_merged

@@ -26,7 +26,7 @@ def rubbish(stream, per_class=60):
 
 
 def test_rubbish_between_two_refreshes_is_never_called_good(tmp_path):
-    """Statistics do not know of it yet, the queues do: whoever unfreezes then asks the queues."""
+    """Statistics do not know of it yet, what is kept does: whoever unfreezes asks that."""
     with watched(f"sqlite:///{tmp_path}/db", seen=4000) as stream:
         good, due = stream.view().settings["last_good"], stream.to_classifier().adapter._due
         bad = rubbish(stream)

@@ -16,17 +16,16 @@ def adapter(method="soba+", **settings):
     return made
 
 
-def test_samples_are_those_of_queue_and_sample_each_once():
+def test_samples_are_those_that_are_kept_each_once():
+    queued = adapter("soba")
+    found, items = inspect(queued), queued.queue.items()
+    entropies = dict(zip(found.samples.ids.tolist(), found.samples.entropies, strict=True))
+    assert entropies == dict(zip(items.ids.tolist(), items.entropies.tolist(), strict=True))
+    assert found.samples.queued.all() and not found.samples.drawn.any()
     made = adapter(sample_size=100)
     found = inspect(made)
-    items, arrays = made.queue.items(), made.state()["arrays"]
-    assert set(found.samples.ids) == set(items.ids) | set(arrays["sample.ids"])
-    assert len(found.samples) == len(set(found.samples.ids))
-    assert set(found.samples.ids[found.samples.queued]) == set(items.ids)
-    assert set(found.samples.ids[found.samples.drawn]) == set(arrays["sample.ids"])
-    entropies = dict(zip(found.samples.ids.tolist(), found.samples.entropies, strict=True))
-    for id_, entropy in zip(items.ids.tolist(), items.entropies, strict=True):
-        assert entropies[id_] == entropy
+    assert found.samples.ids.tolist() == sorted(made.sample.ids) and len(found.samples) == 100
+    assert found.samples.drawn.all() and not found.samples.queued.any()
     rows = IMAGES[found.samples.ids]
     assert (found.samples.adapted == made.predict(rows)).all()
     assert (found.samples.zero_shot == (rows @ TEXT.T).argmax(axis=1)).all()
@@ -47,16 +46,49 @@ def test_changes_are_counted_by_class_and_class():
         assert (each.zero_shot, each.adapted) == ((plain == label).sum(), (now == label).sum())
 
 
-def test_evidence_is_the_queues_and_the_masses():
-    made = adapter()
+def test_evidence_is_the_queue():
+    made = adapter("soba")
     found, items = inspect(made), made.queue.items()
     assert (found.queues, found.capacity, found.n_seen) == (("queue",), 16, 400)
     for label, each in enumerate(found.classes):
         own = items.labels == label
-        assert each.queued == (own.sum(),)
+        assert each.queued == (own.sum(),) and each.mass is None
         assert each.mean_entropy == pytest.approx(items.entropies[own].mean())
-        assert each.mass == pytest.approx(made.statistics_["mass"][label])
+        surest = items.ids[own][np.argsort(items.entropies[own])][:8]
+        assert found.samples.ids[list(each.best)].tolist() == surest.tolist()
+
+
+def test_evidence_is_the_mass_and_what_the_class_explains_best():
+    made = adapter(sample_size=100)
+    found = inspect(made)
+    assert (found.queues, found.capacity, found.n_seen) == ((), None, 400)
     assert found.expected[1] == made.expected_accuracy().adapted
+    samples = found.samples
+    for label, each in enumerate(found.classes):
+        assert (each.queued, each.mean_entropy) == ((), None)
+        assert each.mass == pytest.approx(made.statistics_["mass"][label])
+        own = np.flatnonzero(samples.adapted == label)
+        likeliest = own[np.argsort(-samples.confidence[own], kind="stable")][:8]
+        assert 0 < len(each.best) == len(likeliest)
+        np.testing.assert_allclose(
+            samples.confidence[list(each.best)], samples.confidence[likeliest], rtol=1e-5
+        )
+        assert set(each.best) <= set(own.tolist())
+
+
+def test_examples_are_those_of_the_sample_whatever_the_order_the_cuts_or_the_shards():
+    expected = adapter(sample_size=100).refresh().examples(3)
+    assert all(1 <= len(each) <= 3 for each in expected)
+    backwards, shards = soba.SOBAPlus(TEXT, logit_scale=20.0, sample_size=100), []
+    for rows in np.array_split(np.arange(400)[::-1], 7):
+        backwards.adapt(IMAGES[rows], ids=rows)
+    for part in range(2):
+        shards.append(soba.SOBAPlus(TEXT, logit_scale=20.0, sample_size=100))
+        shards[part].learn(IMAGES[part::2], ids=np.arange(part, 400, 2))
+    for other in (backwards.refresh(), shards[0].merge(shards[1])):
+        # Places differ, so the class prior may: the same images, about as likely.
+        assert {id_ for each in other.examples(100) for id_ in each} == set(other.sample.ids)
+        assert [set(each) for each in other.examples(3)] == [set(each) for each in expected]
 
 
 @pytest.mark.parametrize("method", soba.list_methods(family="stream"))
@@ -64,22 +96,16 @@ def test_the_state_of_every_stream_method_can_be_looked_into(method):
     found = inspect(adapter(method))
     assert found.method == method and len(found.classes) == 5
     assert found.names[4] == "class 4"
-    assert len(found.samples) == 0 or found.samples.queued.any()
-
-
-def test_the_drawn_samples_speak_for_the_stream_where_they_are_enough():
-    many, few = (inspect(adapter(sample_size=size)).samples for size in (60, 12))
-    assert (many.fair(5) == many.drawn).all() and many.drawn.sum() == 60
-    assert few.fair(5).all() and not few.drawn.all()
-    # The queue holds what CLIP is surest of: it would say that CLIP is hardly ever corrected.
-    assert many.changed[many.queued].mean() < many.changed[many.drawn].mean()
+    assert len(found.samples) == 0 or (found.samples.queued | found.samples.drawn).all()
+    assert len(found.samples) == 0 or all(each.best for each in found.classes)
 
 
 def test_generations_of_a_horizon_are_both_looked_into():
-    found = inspect(adapter(horizon=200))
-    assert found.queues == ("queue", "older")
-    assert len(found.classes[0].queued) == 2
-    assert found.samples.ids.min() >= 200  # what is older was forgotten
+    made = adapter(horizon=150)
+    generations = [made.state()["arrays"][f"{name}.ids"] for name in ("older_sample", "sample")]
+    assert [sorted(ids) for ids in generations] == [[*range(300, 375)], [*range(375, 400)]]
+    found = inspect(made)
+    assert found.samples.ids.tolist() == [*range(300, 400)] and found.samples.drawn.all()
 
 
 def test_files_are_found_by_their_content(tmp_path, icon_folder):

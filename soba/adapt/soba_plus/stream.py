@@ -124,6 +124,24 @@ class SOBAPlus(ScheduledAdapter):
             expected_accuracy=view.expected_accuracy(),
         )
 
+    def examples(self, per_class: int = 8) -> list[dict[int, float]]:
+        """Of each class the images of the sample that it explains best: id -> probability.
+
+        They are answered with it, and the likeliest comes first. Of a large sample, its first 4,096
+        images by hash are looked at.
+        """
+        with self._lock:
+            view, kept = self.view(), self.sample.first(FITTED)
+        found: list[dict[int, float]] = [{} for _ in range(self.n_classes)]
+        step = max(64, (1 << 20) // self.n_classes)
+        for at in range(0, len(kept.ids), step):
+            chances = view.probabilities(kept.features[at : at + step])
+            answers = chances.argmax(axis=1).tolist(), chances.max(axis=1).tolist()
+            for id_, label, chance in zip(kept.ids[at : at + step].tolist(), *answers, strict=True):
+                found[label][id_] = chance
+        best = [sorted(each.items(), key=lambda item: (-item[1], item[0])) for each in found]
+        return [dict(items[:per_class]) for items in best]
+
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """How often CLIP alone, and the adapted classifier, are expected to be right; no labels.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from soba.adapt.soba_plus import SOBAPlus
 from soba.serve.http.schemas import (
     Answered,
     Candidate,
@@ -23,6 +24,8 @@ from soba.serve.ledger import Feedback
 from soba.serve.live_stream import LiveStream, Reply, expected
 from soba.serve.snapshots import reachable
 from soba.serve.stream_state import StreamState
+
+_EXAMPLES = 16  # samples of a class that are listed, where it has no queue
 
 
 def sample_name(number: int) -> str:
@@ -56,7 +59,7 @@ def describe_stream(live: LiveStream, encoder: str) -> StreamInfo:
         snapshots=snapshots,
         last_good_version=reachable(settings.get("last_good"), snapshots),
         evidence=[
-            ClassEvidence.of(name, int(queued), view.room)
+            ClassEvidence.of(name, round(float(queued), 1), view.room)
             for name, queued in zip(view.names, view.queued, strict=True)
         ],
         agreement=live.agreement,
@@ -138,8 +141,12 @@ def describe_reply(stream: str, reply: Reply, ids: list[str], min_confidence: fl
 
 
 def describe_queue(state: StreamState, name: str) -> ClassQueue:
-    """What the queues hold of one class, the surest first."""
+    """The samples that speak for a class: what the queues hold, or what it explains best."""
     label = state.names.index(name)
+    if isinstance(state.adapter, SOBAPlus):
+        best = state.adapter.examples(_EXAMPLES)[label]
+        likely = [Queued(sample=sample_name(id_), probability=p) for id_, p in best.items()]
+        return ClassQueue.model_validate({"class": name, "capacity": None, "samples": likely})
     rows: list[tuple[float, int]] = []
     rooms = []
     for queue in state.adapter._queues.values():

@@ -74,11 +74,13 @@ class ClassEvidence(BaseModel):
     """How many samples speak for a class."""
 
     name: str = Field(alias="class")
-    queued: int
+    queued: float = Field(
+        description="In its queue; of SOBA+, in its sample, shared out by probability."
+    )
     capacity: int | None
 
     @classmethod
-    def of(cls, name: str, queued: int, capacity: int | None) -> ClassEvidence:
+    def of(cls, name: str, queued: float, capacity: int | None) -> ClassEvidence:
         return cls.model_validate({"class": name, "queued": queued, "capacity": capacity})
 
 
@@ -193,11 +195,12 @@ class Classified(BaseModel):
 
 class Queued(BaseModel):
     sample: str
-    entropy: float
+    entropy: float | None = Field(None, description="Under CLIP, in nats; of samples in a queue.")
+    probability: float | None = Field(None, description="Of the class; of samples of SOBA+.")
 
 
 class ClassQueue(BaseModel):
-    """What the queue of a class holds, the surest first."""
+    """The samples that speak for a class: its queue, the surest first, or what it explains best."""
 
     name: str = Field(alias="class")
     capacity: int | None

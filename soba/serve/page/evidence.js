@@ -1,4 +1,4 @@
-// How many samples each class has, and which they are.
+// How many samples speak for each class, and which speak best.
 
 import { getJson, reason, streamPath } from "./api.js";
 import { bar, byId, counted, el, isNew, refill, setHidden, setText } from "./dom.js";
@@ -7,7 +7,7 @@ import { find } from "./thumbnails.js";
 
 const FEW = 60; // classes that are listed at first
 
-let open = null; // the class whose queue is shown
+let open = null; // the class whose samples are shown
 let all = false;
 let queue = null; // {name, samples, thumbnails, error} of the open class
 let urls = [];
@@ -35,8 +35,8 @@ function draw() {
   if (!isNew(holder, [info?.name, evidence, open, all, queue && [queue.name, queue.samples, queue.error]])) return;
   const queued = evidence.reduce((sum, row) => sum + row.queued, 0);
   setText(byId("evidence-words"), queued
-    ? "The surest samples that are kept of each class. Choose a class to see them."
-    : "No sample is kept yet. The surest images of each class are, once the stream learns.");
+    ? "How many of the samples that are kept speak for each class. Choose a class to see the best."
+    : "No sample speaks for a class yet. They do once the stream has learned enough.");
   const most = Math.max(1, ...evidence.map((row) => row.queued));
   const listed = all ? evidence : evidence.slice(0, FEW);
   const items = listed.flatMap((row) => (row.class === open ? [item(row, most), holds(row)] : [item(row, most)]));
@@ -91,21 +91,28 @@ function holds(row) {
     panel.append(el("p", { class: "hint", text: `Nothing is kept of ${row.class} yet.` }));
   } else {
     panel.append(
-      el("p", { class: "hint", text: `What is kept of ${row.class}, surest first (entropy below).` }),
+      el("p", { class: "hint", text: words(row.class) }),
       el("ul", { class: "plain strip" }, ...queue.samples.map(sample)),
     );
   }
   return panel;
 }
 
-function sample({ sample: id, entropy }) {
+function words(name) {
+  return queue.samples[0].entropy === null
+    ? `What ${name} explains best of what is kept (probability below).`
+    : `What is kept of ${name}, surest first (entropy below).`;
+}
+
+function sample({ sample: id, entropy, probability }) {
   const blob = queue.thumbnails.get(id);
-  const words = `sample ${id}, entropy ${entropy.toFixed(3)}`;
-  let picture = el("span", { class: "none", title: `${words}; it did not pass through this browser`, text: id });
+  const [what, number] = entropy === null ? ["probability", probability] : ["entropy", entropy];
+  const title = `sample ${id}, ${what} ${number.toFixed(3)}`;
+  let picture = el("span", { class: "none", title: `${title}; it did not pass through this browser`, text: id });
   if (blob) {
     urls.push(URL.createObjectURL(blob));
-    picture = el("img", { src: urls.at(-1), alt: words, title: words });
+    picture = el("img", { src: urls.at(-1), alt: title, title });
   }
   return el("li", { "data-testid": "queue-sample", "data-sample": id }, picture,
-    el("span", { class: "soft", text: entropy.toFixed(2) }));
+    el("span", { class: "soft", text: number.toFixed(2) }));
 }

@@ -67,7 +67,7 @@ async def change_classes(desk: AtDesk, name: StreamName, new: schemas.NewClasses
     "/{name}/queue/{class_name:path}", response_model=schemas.ClassQueue, responses=responses(409)
 )
 async def read_queue(desk: AtDesk, name: StreamName, class_name: str) -> Any:
-    """What the queue of a class holds, the surest first."""
+    """The samples that speak for a class: its queue, or those of the sample it explains best."""
 
     def listed(live: LiveStream) -> schemas.ClassQueue:
         if class_name not in live.stream.view().names:
