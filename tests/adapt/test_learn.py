@@ -18,7 +18,7 @@ def make(name, **options):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    name=st.sampled_from(["soba+", "soba", "tda", "oga", "adapt", "etta"]),
+    name=st.sampled_from(["soba+", "soba", "tda", "oga", "adapt", "etta", "pta"]),
     cuts=st.lists(st.integers(1, 239), max_size=6, unique=True).map(sorted),
     verbs=st.lists(st.sampled_from(["learn", "adapt"]), min_size=7, max_size=7),
     counted=st.booleans(),

@@ -226,15 +226,15 @@ def test_neighbours_carry_an_unsure_image_along():
 
 
 def test_the_neighbours_are_exact_whatever_the_blocks(monkeypatch):
-    from soba.adapt import transclip
+    from soba.adapt import _neighbours
 
     rows = np.random.default_rng(0).normal(size=(97, 8))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     graphs = []
     for block in (1, 300, 1 << 22):
-        monkeypatch.setattr(transclip, "_BLOCK_COSINES", block)
-        monkeypatch.setattr(transclip._blocks, "__defaults__", (block,))
-        graphs.append(transclip.Neighbours.of(rows, 4))
+        monkeypatch.setattr(_neighbours, "_BLOCK_COSINES", block)
+        monkeypatch.setattr(_neighbours.blocks, "__defaults__", (block,))
+        graphs.append(_neighbours.Neighbours.of(rows, 4))
     cosines = rows @ rows.T - 9 * np.eye(97)
     chosen = np.sort(np.argsort(-cosines, axis=1)[:, :4], axis=1)
     matrix = np.zeros((97, 97))
@@ -256,7 +256,7 @@ def test_a_bank_is_the_same_in_any_order():
         assert one.queue.items().ids.tolist() == other.queue.items().ids.tolist()
 
 
-@pytest.mark.parametrize("cls", [soba.ETTA, soba.DOTA])
+@pytest.mark.parametrize("cls", [soba.ETTA, soba.DOTA, soba.PTA])
 def test_sums_do_not_merge_and_start_over_under_other_text(cls):
     adapter = cls(TEXT, logit_scale=SCALE)
     adapter.adapt(STREAM)
@@ -337,7 +337,7 @@ def test_threads_lose_nothing_and_see_one_state(cls):
 
 
 def test_damaged_sums_are_refused():
-    for cls, name in ((soba.ETTA, "sums"), (soba.DOTA, "scatters")):
+    for cls, name in ((soba.ETTA, "sums"), (soba.DOTA, "scatters"), (soba.PTA, "averages")):
         state = cls(TEXT, logit_scale=SCALE).state()
         state["arrays"][name] = state["arrays"][name][1:]
         with pytest.raises(ValueError, match=f"stored {name} have shape"):

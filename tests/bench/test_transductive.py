@@ -32,7 +32,7 @@ def file(tmp_path):
 
 
 def test_who_sees_whole_sets():
-    assert {"transclip", "adapt"} <= set(ABLE) and "zero-shot" not in ABLE
+    assert {"transclip", "stata", "adapt"} <= set(ABLE) and "zero-shot" not in ABLE
     assert transduces("transclip", asked=False) and not transduces("adapt", asked=False)
     assert streams("transclip", 5) == streams("adapt", 5, transductive=True) == 1
     assert streams("adapt", 5) == streams("tda", 5, transductive=True) == 5
@@ -118,7 +118,7 @@ def test_what_cannot_be_asked_of_them(file):
 
 
 def test_the_rivals_are_stressed_by_name():
-    names = ["zero-shot", "etta", "oga", "adapt", "dota"]
+    names = ["zero-shot", "etta", "oga", "adapt", "dota", "pta"]
     records = stress(SET, names, scenarios=["4 per class"])
     assert {r.method for r in records} == set(names)
 
@@ -128,7 +128,7 @@ def test_what_they_cost_can_be_measured():
     assert set(found) == {"zero-shot", "transclip", "adapt"} and problems == {}
 
 
-@pytest.mark.parametrize("method", ["etta", "oga", "adapt", "dota"])
+@pytest.mark.parametrize("method", ["etta", "oga", "adapt", "dota", "pta"])
 def test_a_classifier_learns_with_a_rival(method, tmp_path):
     images = np.random.default_rng(0).integers(0, 255, size=(6, 64, 64, 3), dtype=np.uint8)
     clf = soba.Classifier("tiny", ["bell", "cat", "star"], method=method)

@@ -1,4 +1,4 @@
-"""Slow and obvious: ETTA, OGA, ADAPT, DOTA and TransCLIP-ZS with loops, in float64.
+"""Slow and obvious: ETTA, OGA, ADAPT, DOTA, PTA, TransCLIP-ZS and StatA with loops, in float64.
 
 Written from the formulas, one sample and one class at a time, sharing no code with soba/.
 """
@@ -151,15 +151,35 @@ def dota(features, text, scale, sigma=0.002, epsilon=1e-4, eta=0.2, rho=0.005, e
     return np.array(answers)
 
 
-def transclip(features, text, scale, rounds=10, confident=8, neighbours=3, steps=5):
-    seen = [clip(feature, text, scale) for feature in features]
-    x, prior = np.array([s[0] for s in seen], float), np.array([s[4] for s in seen], float)
-    n, classes, d = len(x), len(text), x.shape[1]
+def pta(features, text, scale, time_constant=20.0, threshold=0.1, memory=0.01):
+    averages, prototypes, answers = {}, {k: unit(row) for k, row in enumerate(text)}, []
+    for feature in features:
+        f, z, _, _, p = clip(feature, text, scale)
+        for k in range(len(text)):
+            if p[k] >= threshold:
+                w = 1 - math.exp(-p[k] / time_constant)
+                averages[k] = (1 - w) * averages.get(k, np.zeros_like(prototypes[k])) + w * f
+                prototypes[k] = unit(memory * prototypes[k] + (1 - memory) * averages[k])
+        answers.append([z[k] + scale * float(f @ prototypes[k]) for k in range(len(text))])
+    return np.array(answers)
+
+
+def nearest(x, neighbours):
+    """(n, n): row i has the cosines of the nearest others of sample i, and 0 elsewhere."""
+    n = len(x)
     edges = np.zeros((n, n))
     for i in range(n):
         others = sorted((j for j in range(n) if j != i), key=lambda j: -float(x[i] @ x[j]))
         for j in others[:neighbours]:
             edges[i, j] = float(x[i] @ x[j])
+    return edges
+
+
+def transclip(features, text, scale, rounds=10, confident=8, neighbours=3, steps=5):
+    seen = [clip(feature, text, scale) for feature in features]
+    x, prior = np.array([s[0] for s in seen], float), np.array([s[4] for s in seen], float)
+    n, classes, d = len(x), len(text), x.shape[1]
+    edges = nearest(x, neighbours)
     means = []
     for k in range(classes):
         surest = sorted(range(n), key=lambda i: -prior[i, k])[:confident]
@@ -178,3 +198,37 @@ def transclip(features, text, scale, rounds=10, confident=8, neighbours=3, steps
         spread = sum(z[i, k] * (x[i] - means[k]) ** 2 for i in range(n) for k in range(classes))
         variance = spread / z.sum()
     return z
+
+
+def log_density(f, mean, variance):
+    return -0.5 * float(((f - mean) ** 2 / variance).sum() + np.log(variance).sum())
+
+
+def stata(features, text, scale, rounds=10, anchor=1.0, neighbours=3, steps=5, weight=0.02):
+    """The shares of the classes."""
+    seen = [clip(feature, text, scale) for feature in features]
+    x, prior = np.array([s[0] for s in seen], float), np.array([s[4] for s in seen], float)
+    n, classes = len(x), len(text)
+    edges = nearest(x, neighbours)
+    text = np.array(text, float)
+    around_text = (
+        sum(prior[i, k] * (x[i] - text[k]) ** 2 for i in range(n) for k in range(classes)) / n
+    )
+    means, variances, z = list(text), [around_text] * classes, prior.copy()
+    for turn in range(rounds + 1):
+        density = np.array(
+            [[log_density(f, m, v) for m, v in zip(means, variances, strict=True)] for f in x]
+        )
+        for _ in range(steps):
+            inside = weight * density + (edges @ z + edges.T @ z) / (2 * neighbours)
+            z = prior * np.exp(inside - inside.max(axis=1, keepdims=True))
+            z = z / z.sum(axis=1, keepdims=True)
+        if turn == rounds:
+            return z
+        for k in range(classes):
+            n_k = sum(int(row.argmax()) == k for row in z)
+            b, total = n_k / (anchor + n_k), sum(z[:, k])
+            own = sum(z[i, k] * x[i] for i in range(n)) / total
+            means[k] = unit(b * own + (1 - b) * text[k])
+            own = sum(z[i, k] * (x[i] - means[k]) ** 2 for i in range(n)) / total
+            variances[k] = b * own + (1 - b) * (around_text + (text[k] - means[k]) ** 2)
