@@ -70,6 +70,7 @@ def learn(
         for block in folder.blocks(number):
             adapter.learn(block.features, ids=block.ids)
         step(1)
+    _place_by_id(adapter)
     adapter.save(target, note=folder.note())
     return Learned(target, adapter.n_seen, was_there=False)
 
@@ -81,6 +82,12 @@ def new_adapter(folder: ShardFolder, method: str) -> StreamAdapter:
     assert isinstance(adapter, StreamAdapter)
     adapter.id_space = manifest.id_space
     return adapter
+
+
+def _place_by_id(adapter: StreamAdapter) -> None:
+    """Give what is kept its place in the run, which all workers share, instead of the worker's."""
+    for sample in adapter._samples.values():
+        sample.places[: len(sample)] = sample.ids[: len(sample)]
 
 
 def state_meta(path: str | os.PathLike[str]) -> dict[str, Any]:

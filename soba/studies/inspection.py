@@ -17,6 +17,7 @@ import numpy as np
 
 from soba.adapt._arrays import softmax
 from soba.adapt.base import Adapter
+from soba.adapt.soba_plus import SOBAPlus
 from soba.classifier import Classifier
 from soba.encode.images import list_images
 from soba.encode.pictures import FilePicture, content_id
@@ -103,10 +104,10 @@ def inspect(saved: Classifier | Adapter, names: Sequence[str] | None = None) -> 
         raise ValueError(f"{len(names)} class names for a state of {adapter.n_classes} classes")
     queues = tuple(key[: -len(".entropies")] for key in arrays if key.endswith(".entropies"))
     samples = _samples(adapter, arrays, queues)
-    explained = getattr(adapter, "examples", None)
-    best = (
-        _surest(samples, len(names)) if explained is None else _found(samples, explained(PER_CLASS))
-    )
+    if isinstance(adapter, SOBAPlus):
+        best = _found(samples, adapter.examples(PER_CLASS))
+    else:
+        best = _surest(samples, len(names))
     estimate = getattr(adapter, "expected_accuracy", lambda: None)()
     return Inspection(
         method=adapter.name,

@@ -64,7 +64,7 @@ def test_a_record_says_where_its_hyper_parameters_are_not_the_papers():
         "capacity": [None, 16],
     }
     assert unlike("tda", entropy_window=(0.1, 0.5)) == {"entropy_window": [[0.1, 0.5], [0.2, 0.5]]}
-    assert unlike("soba+", capacity=8) == {}  # ours: there is no paper to differ from
+    assert unlike("soba+", horizon=50) == {}  # ours: there is no paper to differ from
 
 
 def test_summary():

@@ -45,7 +45,7 @@ def whole(wide_run):
 
 
 def ids_kept(adapter):
-    """What the queue and the uniform sample hold."""
+    """What queues and uniform samples hold."""
     return {name: np.sort(store.items().ids).tolist() for name, store in adapter._stores.items()}
 
 
@@ -90,8 +90,8 @@ def test_the_bits_of_a_state_do_not_depend_on_the_grouping(states, tmp_path):
     assert len(contents) == 1
 
 
-def ids_by_sql(folder, capacity):
-    """The queue is a window over the rows, which any database computes."""
+def ids_by_sql(folder, capacity=16):
+    """A queue is a window over the rows, which any database computes."""
     rows = duckdb.sql(f"""
         select id from (
             select id, row_number() over (
@@ -103,10 +103,21 @@ def ids_by_sql(folder, capacity):
     return [id_ for (id_,) in rows]
 
 
-def test_sql_finds_the_same_ids(whole, wide_run):
-    ids = ids_by_sql(wide_run, whole.capacity)
+def test_sql_finds_the_same_ids(wide_run, tmp_path):
+    learn_merged(wide_run, "soba", tmp_path / "state")
+    ids = ids_by_sql(wide_run)
     assert len(ids) > 100
-    assert ids == ids_kept(whole)["queue"]
+    assert ids == ids_kept(soba.SOBA.load(tmp_path / "state"))["queue"]
+
+
+def test_the_sample_is_in_the_order_of_the_run(states, wide_run, tmp_path):
+    """Workers have no common time, but a run has an order: that of its ids."""
+    for count in (1, 7):
+        merge(states[count], tmp_path / "state")
+        kept = soba.SOBAPlus.load(tmp_path / "state").sample
+        ids, _ = rows_of(wide_run)
+        assert set(kept.ids) <= set(ids.tolist()) and len(kept.ids) == 512
+        np.testing.assert_array_equal(np.argsort(kept.places), np.argsort(kept.ids))
 
 
 def test_of_copies_sql_finds_as_many_and_the_queue_the_first(tmp_path, tiny):
@@ -120,13 +131,12 @@ def test_of_copies_sql_finds_as_many_and_the_queue_the_first(tmp_path, tiny):
     embedder = Embedder(folder, lambda: tiny)
     for number in range(7):
         embedder(number)
-    learn_merged(folder, "soba+", tmp_path / "state")
-    adapter = soba.SOBAPlus.load(tmp_path / "state")
-    kept = ids_kept(adapter)["queue"]
+    learn_merged(folder, "soba", tmp_path / "state")
+    kept = ids_kept(soba.SOBA.load(tmp_path / "state"))["queue"]
     ids, features = rows_of(folder)
     content = {int(id_): row.tobytes() for id_, row in zip(ids, features, strict=True)}
     in_queue = Counter(content[id_] for id_ in kept)
-    assert in_queue == Counter(content[id_] for id_ in ids_by_sql(folder, adapter.capacity))
+    assert in_queue == Counter(content[id_] for id_ in ids_by_sql(folder))
     assert len(in_queue) < len(kept) < len(ids)  # some are kept twice, and not all are
     for picture, count in in_queue.items():
         copies = sorted(id_ for id_ in content if content[id_] == picture)

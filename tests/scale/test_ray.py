@@ -46,8 +46,8 @@ def files_of(folder, pattern="*"):
     return {path.name: path.read_bytes() for path in sorted(folder.glob(pattern))}
 
 
-def queue_ids(path):
-    return np.sort(soba.SOBAPlus.load(path).queue.items().ids).tolist()
+def kept_ids(path):
+    return soba.SOBAPlus.load(path).sample.ids.tolist()
 
 
 def labels_in(folder):
@@ -93,7 +93,7 @@ def run_on_both(nodes, place, images, size):
         ("learn", there, "-o", place / "there.model", "--transductive", *ray),
     ]
     nodes.run("-c", COMMANDS, json.dumps([list(map(str, command)) for command in commands]))
-    assert queue_ids(place / "here.state") == queue_ids(place / "there.state")
+    assert kept_ids(place / "here.state") == kept_ids(place / "there.state")
     assert labels_in(place / "one") == labels_in(place / "two")
     assert len(labels_in(place / "one")) == images
     # The same blocks were summed in the same order.

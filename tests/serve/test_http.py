@@ -125,7 +125,7 @@ def evidence_of(info):
 
 def test_a_class_lists_what_it_explains_best_or_what_its_queue_holds(ask, stream, tmp_path):
     images, _ = pictures(20)
-    told = ask.post(f"{stream}/classify", files=form(images)).json()
+    ask.post(f"{stream}/classify", files=form(images))
     best = {name: ask.get(f"{stream}/queue/{name}").json() for name in NAMES}
     (tmp_path / "state").write_bytes(ask.get(f"{stream}/export").content)
     adapter = soba.load(tmp_path / "state").adapter
