@@ -155,7 +155,10 @@ def test_any_tree_of_merges_equals_one_sample(parts, size, key, tree):
         left.merge(right.items())
         return left
 
-    every, places = sum(parts, []), [place for part in parts for place in range(len(part))]
+    every, places = (
+        list(itertools.chain(*parts)),
+        [place for part in parts for place in range(len(part))],
+    )
     assert_holds(merged(tree), kept(every, size, key), earliest(every, places))
 
 

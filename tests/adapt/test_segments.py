@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soba.adapt import _segments
+from soba.adapt.soba_plus import segments
 
 
 @settings(max_examples=150, deadline=None)
@@ -33,10 +33,10 @@ def test_against_loops(n, few, classes, block, piece, seed):
                 float(a) * float(b) for a, b in zip(rows[at[i]], weights[k], strict=True)
             )
             expected_sums[k] += share[i, j] * rows[at[i]]
-    with mock.patch.multiple(_segments, _BLOCK_ROWS=block, _PIECE_ROWS=piece):
-        scores = _segments.option_scores(rows, at, weights, options)
+    with mock.patch.multiple(segments, _BLOCK_ROWS=block, _PIECE_ROWS=piece):
+        scores = segments.option_scores(rows, at, weights, options)
         everywhere = np.repeat(at, few), options.reshape(-1), share.reshape(-1)
-        _segments.add_segments(sums, rows, *everywhere)
+        segments.add_segments(sums, rows, *everywhere)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
     np.testing.assert_allclose(sums, expected_sums, atol=1e-4)
 
@@ -48,6 +48,6 @@ def test_equal_samples_in_other_slots_give_equal_bits():
     moved = np.empty_like(rows)
     moved[places] = rows
     sums = np.zeros((2, 7, 8), np.float32)
-    _segments.add_segments(sums[0], rows, np.arange(500), labels, weights)
-    _segments.add_segments(sums[1], moved, places, labels, weights)
+    segments.add_segments(sums[0], rows, np.arange(500), labels, weights)
+    segments.add_segments(sums[1], moved, places, labels, weights)
     assert np.array_equal(sums[0], sums[1])

@@ -1,112 +1,135 @@
-from unittest import mock
+"""SOBA+ on streams: what it gains, what it falls back to, what it forgets and how it explains."""
+
+import itertools
 
 import numpy as np
 import pytest
 from conftest import REAL_DATA
 from rounding import assert_same_logits
-from soba_plus_reference import Reference, softmax
 
 import soba
-from soba.adapt import _evidence
-from soba.adapt._arrays import read_batch
-from soba.adapt._evidence import candidate_type
-from soba.adapt._temperature import temperature_for
 from soba.adapt.soba_plus import SOBAPlus
 from soba.testing import assert_same_state, example_stream
 
 FEATURES, LABELS, TEXT = example_stream(n=400, classes=6, width=20, seed=7)
 
 
-@pytest.mark.parametrize(
-    ("n", "scale", "size"), [(18, 15.0, 512), (60, 15.0, 512), (400, 15.0, 100), (400, 60.0, 512)]
-)
-def test_equals_the_formulas(n, scale, size):
-    adapter = SOBAPlus(TEXT, logit_scale=scale, refresh=n, sample_size=size)
-    adapter.adapt(FEATURES[:n])
-    items, drawn = adapter.queue.items(), adapter._samples["sample"].items()
-    reference = Reference(
-        items.features.astype(float), items.labels, drawn.features.astype(float), TEXT, scale
-    )
-    rows = np.concatenate([FEATURES, TEXT, -FEATURES[:9]])  # some are like nothing that was seen
-    # So early the Gaussians are hardly told apart, and scores are differences of large numbers.
-    assert_same_logits(
-        adapter.logits(rows), reference.logits(rows), tolerance=2e-4 if n == 400 else 1e-3
-    )
-    told = adapter.expected_accuracy()
-    np.testing.assert_allclose((told.zero_shot, told.adapted), reference.expected, atol=1e-4)
-    if n == 400:  # what the test is about takes part
-        assert len(drawn.ids) == min(size, 400)
-        assert (reference.spread != 1.0) == (scale == 60.0)  # there CLIP is surer than borne out
-        assert reference.T > 1.0
-        assert (np.exp(items.extra.view(candidate_type(6))["log_prob"][:, 0, 0]) < 0.9).any()
+def right(logits, labels):
+    return 100.0 * (logits.argmax(axis=-1) == labels).mean()
 
 
-def test_what_is_not_known_falls_back_to_clip():
-    zero_shot = soba.ZeroShot(TEXT).logits(FEATURES)
-    assert_same_logits(SOBAPlus(TEXT).logits(FEATURES), zero_shot)
-    one_class = SOBAPlus(TEXT, refresh=1)
-    one_class.adapt(np.repeat(TEXT[:1], 9, axis=0))
-    assert one_class.statistics_ is None
+def gain_online(features, labels, text, name="soba+", **options):
+    """Points above CLIP, each image scored when it comes."""
+    zero_shot = soba.ZeroShot(text, **options).logits(features)
+    adapted = soba.create_adapter(name, text, **options).adapt(features)
+    return right(adapted, labels) - right(zero_shot, labels)
+
+
+def test_it_gains_on_the_example_streams():
+    gains = []
+    for seed in range(10):
+        features, labels, text = example_stream(n=400, seed=seed)
+        gains.append(gain_online(features, labels, text, logit_scale=20.0))
+    assert np.mean(gains) > 2.0
+    assert min(gains) > -0.5
+
+
+def test_until_the_first_refresh_it_is_clip():
+    adapter, clip = SOBAPlus(TEXT, logit_scale=15.0), soba.ZeroShot(TEXT, logit_scale=15.0)
+    expected, first = clip.logits(FEATURES), adapter._schedule.next_after(0)
+    assert_same_logits(adapter.logits(FEATURES), expected)
+    for at in range(first - 1):
+        assert_same_logits(adapter.adapt(FEATURES[at : at + 3])[:1], expected[at : at + 1])
+        adapter.reset().learn(FEATURES[: at + 1])
+    assert adapter.statistics_ is None
+    answer = adapter.adapt(FEATURES[first - 1])  # what a refresh falls on is scored after it
+    assert adapter.statistics_ is not None
+    assert np.array_equal(answer, adapter.logits(FEATURES[first - 1]))
+    assert np.abs(answer - expected[first - 1]).max() > 1e-4
+
+
+def test_without_scatter_within_a_class_it_is_clip():
+    copies = SOBAPlus(TEXT, refresh=1)
+    copies.adapt(np.repeat(TEXT[:1], 9, axis=0))
     single = SOBAPlus(np.eye(4), refresh=1)
-    single.adapt(np.eye(4)[:3])  # one sample a class: no scatter
-    assert single.statistics_ is None
+    single.adapt(np.eye(4)[:3])  # one image a class
+    for adapter in (copies, single):
+        assert adapter.statistics_ is None and adapter.n_seen > 2
 
 
-def test_explanation_adds_up():
+@pytest.mark.parametrize("options", [{}, {"horizon": 90}, {"refresh": 7}, {"sample_size": 30}])
+def test_however_a_stream_is_cut(options):
+    """Refreshes fall where they are due, so the cut into calls changes nothing."""
+    whole = SOBAPlus(TEXT, logit_scale=15.0, **options)
+    expected = whole.adapt(FEATURES)
+    for cuts in (range(1, 400), [13, 16, 17, 200]):
+        adapter = SOBAPlus(TEXT, logit_scale=15.0, **options)
+        parts = [
+            adapter.adapt(FEATURES[a:b]) for a, b in itertools.pairwise([0, *cuts, 400]) if a < b
+        ]
+        assert_same_logits(np.concatenate(parts), expected)
+        for name in ("ids", "places"):
+            assert np.array_equal(getattr(adapter.sample, name), getattr(whole.sample, name))
+
+
+def test_an_explanation_adds_up():
     adapter = SOBAPlus(TEXT, logit_scale=15.0)
     before = adapter.explain(FEATURES[0])
-    assert np.array_equal(before.queue, np.zeros(6))
+    assert np.array_equal(before.images, np.zeros(6)) and np.array_equal(before.prior, np.zeros(6))
     assert before.expected_accuracy is None
     np.testing.assert_allclose(before.logits, adapter.logits(FEATURES[0]), rtol=1e-5)
     adapter.adapt(FEATURES)
-    state = adapter.state()
-    weights = []
+    state = adapter.refresh().state()
     for row in FEATURES[:40]:
         told = adapter.explain(row)
+        np.testing.assert_allclose(told.logits, told.clip + told.images + told.prior)
         np.testing.assert_allclose(told.logits, adapter.logits(row), atol=1e-4)
         np.testing.assert_allclose(told.probabilities, adapter.probabilities(row), atol=1e-5)
-        weights.append(told.weight)
-        if told.weight > 0.1:
-            assert np.abs(told.queue).max() > 0.01
-            assert np.abs(told.text).max() > 0.001
-        # What is unlike all that was seen is CLIP's to answer.
-        assert (told.weight > 0.0) == (np.abs(told.queue).max() > 0.0)
-    assert np.mean(weights) > 0.3
-    assert min(weights) == 0.0
-    assert told.samples.shape == (6,)
-    assert 0 < told.samples.sum() <= 400
+        assert told.images.max() <= 0.0  # a log-likelihood, weighed
+        assert told.images.min() < 0.0
+    assert told.mass.shape == (6,)
+    assert told.mass.sum() == pytest.approx(400, rel=0.01)
     assert told.text_worth > 0
     assert told.expected_accuracy == adapter.expected_accuracy()
+    assert_same_state(adapter.state(), state)
     loaded = SOBAPlus.from_state(state)
     np.testing.assert_allclose(
-        loaded.explain(FEATURES[3]).queue, adapter.explain(FEATURES[3]).queue
+        loaded.explain(FEATURES[3]).images, adapter.explain(FEATURES[3]).images
     )
     with pytest.raises(ValueError, match="one sample"):
         adapter.explain(FEATURES[:2])
 
 
-def test_more_samples_of_a_class_move_weight_from_text_to_queue():
-    shares = []
-    for n in (40, 400):
-        adapter = SOBAPlus(TEXT, logit_scale=15.0, refresh=n)
-        adapter.adapt(FEATURES[:n])
-        told = adapter.explain(FEATURES[0])
-        shares.append((told.samples / (told.samples + told.text_worth)).mean())
-    assert shares[1] > shares[0]
+def test_a_prior_is_believed_where_it_predicts():
+    """It counts where part of the classes come, and hardly where they come one after the other."""
+    for seed in range(3):
+        features, labels, text = example_stream(n=400, classes=24, width=32, seed=seed)
+        few = np.isin(labels, range(6))
+        adapter = SOBAPlus(text, logit_scale=20.0)
+        adapter.adapt(features[few])
+        doubtful = features[few][np.argmax([adapter.explain(f).doubt for f in features[few]])]
+        prior = adapter.explain(doubtful).prior
+        assert prior[:6].mean() > prior[6:].mean() + 0.5
+        in_order = SOBAPlus(text, logit_scale=20.0)
+        in_order.adapt(features[np.argsort(labels, kind="stable")])
+        sorted_prior = in_order.explain(doubtful).prior
+        assert np.ptp(sorted_prior) < 0.2 * np.ptp(prior)
 
 
-def test_horizon_forgets():
+# The horizon -------------------------------------------------------------------------------------
+
+
+def test_a_horizon_forgets():
     adapter = SOBAPlus(TEXT, horizon=100)
     for start in range(0, 400, 7):
         part = FEATURES[start : start + 7]
         adapter.adapt(part, ids=np.arange(start, start + len(part)))
-        seen = adapter.n_seen
-        ids = np.concatenate([queue.items().ids for queue in adapter._queues.values()])
+        seen, ids = adapter.n_seen, adapter.sample.ids
         assert ids.min() >= seen - 100
-        assert (ids >= seen - 50).any() or seen % 50 < 7
+        assert len(ids) >= min(seen, 50)
     never = SOBAPlus(TEXT)
     never.adapt(FEATURES, ids=np.arange(400))
-    assert never.queue.items().ids.min() < 100
+    assert never.sample.ids.min() < 100
     for horizon in (0, 1, 2.5, "long", True):
         with pytest.raises(ValueError, match="horizon"):
             SOBAPlus(TEXT, horizon=horizon)
@@ -134,10 +157,42 @@ def test_a_generation_keeps_its_age_under_other_text():
     renamed = adapter.with_text(TEXT[::-1].copy())
     for one in (adapter, renamed):
         one.adapt(FEATURES[80:99], ids=np.arange(80, 99))
-        ages = [queue.items().ids for queue in one._queues.values()]
-        assert ages[0].min() >= 50 and ages[1].max() < 50
+        younger, older = (one._samples[name].items().ids for name in ("sample", "older_sample"))
+        assert sorted(younger) == list(range(50, 99)) and sorted(older) == list(range(50))
         one.adapt(FEATURES[99:100], ids=[99])
-        assert one._queues["older"].items().ids.min() >= 50 and len(one.queue) == 0
+        assert sorted(one.sample.ids) == list(range(50, 100))
+        assert len(one._samples["sample"]) == 0
+
+
+# When it refreshes, and what it answers -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("classes", "boundaries"), [(6, [16, 20, 25]), (256, [128, 160, 200])])
+def test_it_refreshes_as_evidence_grows(classes, boundaries):
+    adapter = SOBAPlus(np.eye(classes, dtype=np.float32))
+    assert adapter._schedule.boundaries(boundaries[-1]) == boundaries
+
+
+def test_max_gap_refreshes_often():
+    boundaries = SOBAPlus(TEXT, max_gap=20)._schedule.boundaries(1000)
+    assert max(np.diff(boundaries)) == 20
+    assert max(np.diff(SOBAPlus(TEXT, horizon=240)._schedule.boundaries(1000))) == 10
+
+
+def test_decide_abstains():
+    adapter = SOBAPlus(TEXT, logit_scale=15.0)
+    adapter.adapt(FEATURES)
+    probabilities = adapter.probabilities(FEATURES)
+    decided = adapter.predict(FEATURES, min_confidence=0.7)
+    sure = probabilities.max(axis=1) >= 0.7
+    assert sure.any() and not sure.all()
+    assert np.array_equal(decided, np.where(sure, probabilities.argmax(axis=1), -1))
+    assert adapter.predict(FEATURES[0]) == probabilities[0].argmax()
+    with pytest.raises(ValueError, match="min_confidence"):
+        adapter.predict(FEATURES, min_confidence=70)
+
+
+# Real features -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-4, 3e-3, 0.02])
@@ -152,49 +207,20 @@ def test_repeated_frames_do_no_harm(whurs19, noise):
         frames = frames + noise * rng.normal(size=frames.shape).astype(np.float32)
         adapter = SOBAPlus(features.text_features)
         adapter.adapt(frames)
-        right = adapter.logits(images).argmax(1) == features.labels
-        clip = soba.ZeroShot(features.text_features).logits(images).argmax(1) == features.labels
-        gains.append(100.0 * (right.mean() - clip.mean()))
+        clip = soba.ZeroShot(features.text_features).logits(images)
+        gains.append(right(adapter.logits(images), features.labels) - right(clip, features.labels))
         assert np.abs(adapter.logits(images)).max() < 100.0
     assert np.mean(gains) >= 0.0
 
 
-@pytest.mark.parametrize(("classes", "boundaries"), [(256, [128, 160, 200]), (257, [128, 205])])
-def test_statistics_refresh_more_rarely_where_classes_are_many(classes, boundaries):
-    adapter = SOBAPlus(np.eye(classes, dtype=np.float32))
-    assert adapter._schedule.boundaries(210) == boundaries
-
-
-def test_max_gap_refreshes_often():
-    boundaries = SOBAPlus(TEXT, max_gap=20)._schedule.boundaries(1000)
-    assert max(np.diff(boundaries)) == 20
-    assert max(np.diff(SOBAPlus(TEXT, horizon=240)._schedule.boundaries(1000))) == 10
-
-
-def test_temperature_for():
-    rng = np.random.default_rng(0)
-    logits = 3.0 * rng.normal(size=(200, 10))
-    for confidence in (0.3, 0.5, 0.6):
-        T = temperature_for(logits, confidence)
-        assert T > 1.0
-        assert softmax(logits / T).max(1).mean() == pytest.approx(confidence, abs=1e-6)
-    assert temperature_for(logits, 0.99) == 1.0  # never sharpens
-    assert temperature_for(1000.0 * logits, 0.2) == 16.0
-
-
-def test_decide_abstains():
-    adapter = SOBAPlus(TEXT, logit_scale=15.0)
-    adapter.adapt(FEATURES)
-    probabilities = adapter.probabilities(FEATURES)
-    decided = adapter.predict(FEATURES, min_confidence=0.7)
-    sure = probabilities.max(1) >= 0.7
-    assert 0 < sure.sum() < 400
-    assert (decided[~sure] == -1).all()
-    assert np.array_equal(decided[sure], probabilities.argmax(1)[sure])
-    assert np.array_equal(adapter.predict(FEATURES), probabilities.argmax(1))
-    assert adapter.predict(FEATURES[0]) == probabilities[0].argmax()
-    with pytest.raises(ValueError, match="min_confidence"):
-        adapter.predict(FEATURES, min_confidence=70)
+def orders(labels, seed):
+    """A set as a stream: shuffled, sorted by class, and of a quarter of its classes."""
+    rng = np.random.default_rng(seed)
+    shuffled, classes = rng.permutation(len(labels)), rng.permutation(np.unique(labels))
+    rank = np.argsort(classes)[labels[shuffled]]
+    yield "shuffled", shuffled
+    yield "sorted", shuffled[np.argsort(rank, kind="stable")]
+    yield "quarter", shuffled[rank < round(len(classes) / 4)]
 
 
 def real_features(name):
@@ -205,74 +231,33 @@ def real_features(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "gain", "in_order"),
-    [
-        pytest.param("clip_rn50", 89.6, 9.9, 5.8, marks=pytest.mark.long),
-        ("clip_vitb32", 89.6, 5.5, 2.3),
-    ],
+    "encoder", [pytest.param("clip_rn50", marks=pytest.mark.long), "clip_vitb32"]
 )
-def test_the_bound_on_harm_and_the_gains(name, least, gain, in_order):
-    """Every stress scenario, on real features: the figures of the docs."""
-    from soba.studies.stress import stress, summarise
-
-    features = real_features(name)
-    rows = summarise(stress(features, ["zero-shot", "tda", "soba", "soba+"]))
-    cells = {(row["scenario"], row["method"]): row for row in rows}
-    scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
-    for scenario in scenarios:
-        ours, clip = cells[scenario, "soba+"], cells[scenario, "zero-shot"]
-        few = ours["scored"] < 500
-        assert ours["gain"] >= (-0.6 if few else -0.3), scenario
-        if scenario != "wrong text":
-            extra = ours["calibration_error"] - clip["calibration_error"]
-            assert extra <= (1.5 if few else 0.5), scenario
+def test_it_gains_on_real_streams_and_more_than_tda_and_soba(encoder):
+    features = real_features(encoder)
+    images, labels = features.image_features.astype(np.float32), np.asarray(features.labels)
+    gains = {}
+    for seed in range(3):
+        for regime, rows in orders(labels, seed):
+            for name in ("soba+", "soba", "tda"):
+                gain = gain_online(images[rows], labels[rows], features.text_features, name)
+                gains.setdefault((name, regime), []).append(gain)
+    for (name, regime), scored in gains.items():
+        assert name != "soba+" or np.mean(scored) > -1.0, regime
     average = {
-        m: np.mean([cells[s, m]["gain"] for s in scenarios]) for m in ("tda", "soba", "soba+")
+        name: np.mean([g for (n, _), g in gains.items() if n == name])
+        for name in ("soba+", "soba", "tda")
     }
-    assert average["soba+"] > max(average["tda"], average["soba"])
-    assert cells["all", "soba+"]["accuracy_mean"] >= least
-    assert average["soba+"] >= gain
-    assert cells["sorted by class", "soba+"]["gain"] >= in_order
+    assert average["soba+"] > max(average["soba"], average["tda"])
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [pytest.param("clip_rn50", 90.7, marks=pytest.mark.long), ("clip_vitb32", 91.4)],
-)
-def test_a_horizon_after_a_shift(name, least):
-    """On the second half, behind the change: what a horizon costs in evidence is little.
-
-    This shift hardly troubles SOBA+, so forgetting has nothing to gain here: measured 91.89 against
-    92.37 without a horizon (RN50).
-    """
-    from soba.studies.scenarios import build
-    from soba.studies.stress import run_one
-
-    features = real_features(name)
-    scores = {None: [], 800: []}
-    for seed in range(5):
-        stream = build("shift", features, seed)
-        for horizon, halves in scores.items():
-            record = run_one(SOBAPlus(stream.text_features, horizon=horizon), stream)
-            halves.append(record["second_half"])
-    assert np.mean(scores[800]) >= np.mean(scores[None]) - 0.6
-    assert np.mean(scores[800]) >= least
-
-
-def test_text_that_points_the_wrong_way_is_left_out():
-    """Class means that fall where the text rises: the slope of means on text is floored at 0."""
-    rng = np.random.default_rng(0)
-    words, labels = np.linalg.qr(rng.normal(size=(24, 24)))[0][:6], np.arange(240) % 6
-    away = np.ones(24) / 24**0.5  # a cone, as CLIP's, with the classes on the far side of it
-    stream = 3.0 * away - words[labels] + 0.05 * rng.normal(size=(240, 24))
-    text = away * 0.1 + words
-    # Pseudo-labels come from the text, so give the queue what CLIP could not.
-    adapter = SOBAPlus(text, refresh=240)
-    clip = adapter._clip(read_batch(stream, 24))
-    clip.labels[:] = labels
-    adapter._learn(clip, np.arange(240), np.arange(240))
-    with mock.patch.object(_evidence, "EM_WEIGHT", 1e6):  # EM would follow the text
-        adapter._settle()
-    assert adapter.statistics_["model"][0] == 0.0
-    for row in stream[:12]:
-        assert np.array_equal(adapter.explain(row).text, np.zeros(6))
+def test_a_horizon_costs_little_where_nothing_changes():
+    features = real_features("clip_vitb32")
+    images, labels = features.image_features.astype(np.float32), np.asarray(features.labels)
+    gains = {None: [], 800: []}
+    for seed in range(3):
+        rows = np.random.default_rng(seed).permutation(len(labels))
+        for horizon, scored in gains.items():
+            adapter = SOBAPlus(features.text_features, horizon=horizon)
+            scored.append(right(adapter.adapt(images[rows])[500:], labels[rows][500:]))
+    assert np.mean(gains[800]) >= np.mean(gains[None]) - 1.0

@@ -8,9 +8,10 @@ from rounding import assert_same_logits
 
 import soba
 from soba.adapt.soba_plus import SOBAPlus
+from soba.adapt.soba_plus.model import Shares, fit_gaussians
 from soba.testing import example_stream
 
-FEATURES, _, TEXT = example_stream(n=400, classes=6, width=20, seed=7)
+FEATURES, LABELS, TEXT = example_stream(n=400, classes=6, width=20, seed=7)
 
 
 # Properties of the formula -----------------------------------------------------------------------
@@ -53,20 +54,86 @@ def test_nor_on_real_features(whurs19, moved):
     assert_unmoved(moved, images, features.text_features, refresh=300)  # once: d^3 are many
 
 
-def test_a_class_never_seen_keeps_clips_logit_beside_the_likeliest():
-    """Its correction is nothing, and so is that of the class the Gaussians hold likeliest."""
+def test_lengths_do_not_matter_and_classes_may_be_renamed():
+    plain = SOBAPlus(TEXT, logit_scale=15.0)
+    expected = plain.adapt(FEATURES)
+    lengths = np.random.default_rng(0).uniform(0.1, 9.0, (400, 1)).astype(np.float32)
+    assert_same_logits(SOBAPlus(TEXT, logit_scale=15.0).adapt(FEATURES * lengths), expected)
+    order = np.random.default_rng(1).permutation(6)
+    renamed = SOBAPlus(TEXT[order], logit_scale=15.0).adapt(FEATURES)
+    assert_same_logits(renamed, expected[:, order], tolerance=1e-4)
+
+
+def test_a_class_without_evidence_keeps_clips_logit():
+    """Images say nothing for it or against it; of the others they lower what is less likely."""
     text = np.concatenate([TEXT, -TEXT[:1] - TEXT[1:2]])  # nothing looks like the last class
     adapter = SOBAPlus(text, logit_scale=15.0)
     adapter.adapt(FEATURES)
-    statistics = adapter.statistics_
-    assert statistics["mass"][-1] < 1e-3
-    temperature = float(statistics["temperature"][0])
     clip = soba.ZeroShot(text, logit_scale=15.0).logits(FEATURES)
-    moved = temperature * adapter.logits(FEATURES) - clip  # s(f) e_k (G_k - max G)
+    moved = []
+    for row, logits in zip(FEATURES[:60], clip, strict=False):
+        told = adapter.explain(row)
+        assert told.mass[-1] < 0.1 and told.evidence[-1] < 0.01
+        np.testing.assert_allclose(told.clip, logits, atol=1e-4)
+        moved.append(adapter.logits(row) - told.clip - told.prior)
+    moved = np.array(moved)
+    assert moved.max() < 1e-3
     assert np.abs(moved[:, :-1]).max() > 1.0
     assert np.abs(moved[:, -1]).max() < 0.02 * np.abs(moved).max()
-    assert moved.max() < 1e-3  # nothing is raised: the likeliest stays where it is
-    np.testing.assert_allclose(moved.max(axis=1), 0.0, atol=1e-3)
+
+
+def test_where_clip_is_sure_nothing_is_added():
+    """All that is added is in proportion to CLIP's doubt."""
+    adapter = SOBAPlus(TEXT, logit_scale=60.0)
+    adapter.adapt(FEATURES)
+    told = [adapter.explain(row) for row in FEATURES]
+    chances = soba.ZeroShot(TEXT, logit_scale=60.0).probabilities(FEATURES).astype(float)
+    doubt = -(chances * np.log(np.maximum(chances, 1e-30))).sum(axis=1)
+    np.testing.assert_allclose([each.doubt for each in told], doubt, atol=1e-4)
+    added = np.array([np.abs(each.logits - each.clip).max() for each in told])
+    assert doubt.min() < 1e-6 and added[doubt < 1e-6].max() < 1e-3
+    assert doubt.max() > 0.5 and added[doubt > 0.5].min() > 0.05
+    for each, weight in zip(told, doubt, strict=True):
+        np.testing.assert_allclose(
+            each.prior, told[0].prior / told[0].doubt * weight, rtol=1e-3, atol=1e-5
+        )
+
+
+def test_more_images_give_more_evidence():
+    evidence = []
+    for n in (40, 400):
+        adapter = SOBAPlus(TEXT, logit_scale=15.0, refresh=n)
+        adapter.adapt(FEATURES[:n])
+        evidence.append(adapter.explain(FEATURES[0]).evidence)
+        assert evidence[-1].min() >= 0.0 and evidence[-1].max() < 1.0
+    assert (evidence[1] > evidence[0]).all()
+
+
+def gaussians(text, rows=FEATURES, labels=LABELS):
+    r = np.eye(6)[labels]
+    return fit_gaussians(Shares(r.sum(0), r.sum(0), r.T @ rows), rows.T @ rows, text)
+
+
+def test_text_that_points_the_wrong_way_is_left_out():
+    """Class means that fall where the text rises: then no length of it makes a difference."""
+    means = np.stack([FEATURES[np.equal(LABELS, k)].mean(axis=0) for k in range(6)])
+    away = [gaussians(length * (means.mean(axis=0) - means)) for length in (1.0, 7.0)]
+    for name in ("weights", "bias", "evidence", "width", "text_worth"):
+        np.testing.assert_allclose(getattr(away[0], name), getattr(away[1], name), atol=1e-5)
+    towards = gaussians(means)
+    assert towards.text_worth > 5 * away[0].text_worth  # it explains where the means are
+    assert np.abs(towards.weights - away[0].weights).max() > 0.1
+
+
+def test_shares_of_two_halves_add_up_to_those_of_both():
+    r, rows = np.eye(6)[LABELS], FEATURES.astype(float)
+    parts = [
+        Shares(r[some].sum(0), (r[some] ** 2).sum(0), r[some].T @ rows[some])
+        for some in (slice(0, 130), slice(130, 400))
+    ]
+    whole, text = gaussians(TEXT), TEXT.astype(float)
+    summed = fit_gaussians(parts[0] + parts[1], rows.T @ rows, text)
+    assert_same_logits(summed.weights, whole.weights, tolerance=1e-4)
 
 
 # The estimate of accuracy ------------------------------------------------------------------------
@@ -96,6 +163,15 @@ def test_an_expected_accuracy_is_a_share(seed, n, scale, size):
     told = adapter.expected_accuracy()
     if told is not None:
         assert 0.0 <= told.zero_shot <= told.adapted <= 1.0
+
+
+def test_an_expected_accuracy_is_the_mean_adapted_probability_of_what_is_answered():
+    adapter = SOBAPlus(TEXT, logit_scale=15.0, refresh=400, sample_size=400)
+    adapter.adapt(FEATURES)
+    chances, clip = adapter.probabilities(FEATURES), (FEATURES @ TEXT.T).argmax(axis=1)
+    told = adapter.expected_accuracy()
+    assert told.adapted == pytest.approx(chances.max(axis=1).mean(), abs=1e-5)
+    assert told.zero_shot == pytest.approx(chances[np.arange(400), clip].mean(), abs=1e-5)
 
 
 def test_the_expected_accuracy_is_near_the_truth_where_clip_is_good():

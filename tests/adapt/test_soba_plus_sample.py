@@ -1,9 +1,12 @@
-"""SOBA+ with the uniform sample that it keeps beside its queue."""
+"""SOBA+ and the uniform sample that it keeps: shards, other text, files, forgetting, nonsense."""
+
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import earliest, moved_to, places_of
 from rounding import assert_same_logits
 
 import soba
@@ -42,10 +45,10 @@ def shards(draw):
 
 
 @settings(max_examples=60)
-@given(shards(), st.sampled_from([1, 7, 64, 512]), st.sampled_from([1, 4, 16]), st.integers(0, 3))
-def test_shards_keep_the_samples_of_one_stream(shards, size, capacity, key):
+@given(shards(), st.sampled_from([1, 7, 64, 512]), st.integers(0, 3))
+def test_shards_keep_the_samples_of_one_stream(shards, size, key):
     n, parts, order, by_pairs = shards
-    options = {"sample_size": size, "capacity": capacity, "sample_key": key}
+    options = {"sample_size": size, "sample_key": key}
     whole = learned(np.arange(n), **options)
     adapters = [learned(parts[k], **options) for k in order]
     if by_pairs:
@@ -53,69 +56,31 @@ def test_shards_keep_the_samples_of_one_stream(shards, size, capacity, key):
     else:
         merged = adapters[0].merge(adapters[1]).merge(adapters[2]).merge(adapters[3])
     assert merged.n_seen == n
-    whole.merge(merged)  # refreshes: it has nothing new to teach
-    for one, other in (
-        (merged.queue.items(), whole.queue.items()),
-        (sampled(merged), sampled(whole)),
-    ):
-        assert one.ids.tolist() == other.ids.tolist()
-        np.testing.assert_allclose(one.features, other.features, atol=1e-6)
-    assert len(sampled(whole).ids) == min(n, size)
-    assert_same_state(merged.state(), whole.state(), rounding=True)
-    np.testing.assert_allclose(merged.logits(FEATURES), whole.logits(FEATURES), atol=1e-4 * 15.0)
+    one, other = merged.sample, whole.sample
+    assert one.ids.tolist() == other.ids.tolist()
+    assert len(one.ids) == min(n, size)
+    np.testing.assert_allclose(one.features, other.features, atol=1e-6)
+    shards_places = earliest(parts)
+    assert one.places.tolist() == [shards_places[i] for i in one.ids.tolist()]
+    assert other.places.tolist() == other.ids.tolist()
+    # Put back in the time of the one stream, it answers as that does.
+    in_time = moved_to(merged, places_of(whole))
+    assert_same_state(in_time.state(), whole.refresh().state(), rounding=True)
+    np.testing.assert_allclose(in_time.logits(FEATURES), whole.logits(FEATURES), atol=1e-4 * 15.0)
 
 
-def other_image(adapter, id_):
-    """An adapter whose sample alone holds this id, for an image that is not the adapter's."""
-    at = int(np.flatnonzero(sampled(adapter).ids == id_)[0])
-    shown = sampled(adapter).features[at]
-    other = SOBAPlus(TEXT, **adapter.params)
-    far = FEATURES[np.argsort(np.abs(FEATURES - shown).max(axis=1))[-30:]]
-    by_doubt = np.argsort(np.sort(far @ TEXT.T, axis=1)[:, -1])  # those CLIP is in doubt of first
-    other.adapt(far[by_doubt[:1]], ids=[id_])
-    other.adapt(FEATURES, ids=1000 + np.arange(400))
-    return other
-
-
-def test_an_id_that_names_two_samples_is_refused_wherever_it_is_kept():
-    """Queues of one sample a class hold next to nothing: only the samples can tell."""
-    one = learned(np.arange(200), capacity=1)
-    in_queue = set(one.queue.items().ids.tolist())
-    tried = 0
-    for id_ in sampled(one).ids.tolist():
-        if id_ in in_queue:
-            continue
-        other = other_image(one, id_)
-        if id_ in other.queue.items().ids or id_ not in sampled(other).ids:
-            continue
-        before = one.state()
-        with pytest.raises(ValueError, match=f"id {id_} names different samples"):
-            one.merge(other)
-        with pytest.raises(ValueError, match=f"id {id_} names different samples"):
-            other.merge(one)
-        assert_same_state(one.state(), before)
-        tried += 1
-        if tried == 5:
-            break
-    assert tried == 5
-
-
-def test_an_id_in_the_queue_of_one_and_the_sample_of_the_other_is_refused():
-    """A short stream samples ids that a long one leaves out."""
-    options = {"capacity": 8, "sample_size": 20}
-    one = learned(np.arange(400), **options)
-    tried = 0
-    for id_ in sorted(set(one.queue.items().ids.tolist()) - set(sampled(one).ids.tolist())):
-        other = SOBAPlus(TEXT, logit_scale=15.0, **options)
-        other.adapt(-FEATURES[:1], ids=[id_])  # like no class: not for the queue
-        other.adapt(FEATURES[:100], ids=1000 + np.arange(100))
-        if id_ in other.queue.items().ids or id_ not in sampled(other).ids:
-            continue
+def test_an_id_that_names_two_samples_is_refused():
+    one = learned(np.arange(200), sample_size=50)
+    before = one.state()
+    for id_ in one.sample.ids[:5].tolist():
+        other = SOBAPlus(TEXT, **one.params)
+        other.adapt(-FEATURES[id_ : id_ + 1], ids=[id_])
+        other.adapt(FEATURES, ids=1000 + np.arange(400))
+        assert id_ in other.sample.ids
         for a, b in ((one, other), (other, one)):
             with pytest.raises(ValueError, match=f"id {id_} names different samples"):
                 a.merge(b)
-        tried += 1
-    assert tried
+        assert_same_state(one.state(), before)
 
 
 def test_one_image_that_was_rounded_otherwise_is_one_sample():
@@ -135,11 +100,10 @@ def test_one_image_that_was_rounded_otherwise_is_one_sample():
 
 def test_a_merge_leaves_what_readers_hold_as_it_was():
     one, other = learned(np.arange(100)), learned(np.arange(100, 400))
-    queue, sample = one.queue, one._samples["sample"]
-    theirs = other.state()
-    before = queue.items().ids.tolist(), sample.items().ids.tolist()
+    sample, theirs = one._samples["sample"], other.state()
+    before = sample.items().ids.tolist()
     one.merge(other)
-    assert (queue.items().ids.tolist(), sample.items().ids.tolist()) == before
+    assert sample.items().ids.tolist() == before != one.sample.ids.tolist()
     assert_same_state(other.state(), theirs)
 
 
@@ -165,6 +129,49 @@ def test_other_text_keeps_the_sample():
     assert sampled(adapter).ids.max() < 300
 
 
+@settings(max_examples=30)
+@given(
+    n=st.integers(1, 400),
+    size=st.sampled_from([1, 20, 400]),
+    horizon=st.sampled_from([None, 100]),
+    classes=st.sampled_from([2, 6, 9]),
+    seed=st.integers(0, 1000),
+)
+def test_other_text_is_as_if_it_had_been_there_from_the_start(n, size, horizon, classes, seed):
+    """A sample does not depend on text, so nothing of it was thrown away under the old one."""
+    rng = np.random.default_rng(seed)
+    text = np.concatenate([TEXT + 0.1 * rng.normal(size=TEXT.shape), rng.normal(size=(3, 20))])
+    text = text[rng.permutation(9)[:classes]].astype(np.float32)
+    options = {"sample_size": size, "horizon": horizon}
+    renamed = learned(np.arange(n), **options).refresh().with_text(text)
+    always = learned(np.arange(n), text=text, **options).refresh()
+    assert_same_state(renamed.refresh().state(), always.state())
+    assert np.array_equal(renamed.logits(FEATURES), always.logits(FEATURES))
+
+
+@settings(max_examples=30)
+@given(
+    cuts=st.lists(st.integers(0, 400), max_size=6).map(sorted),
+    again=st.integers(0, 60),
+    size=st.sampled_from([5, 50, 400]),
+    seed=st.integers(0, 1000),
+)
+def test_a_place_is_how_many_had_been_learned_before(cuts, again, size, seed):
+    """Known images count no further, and nothing that is done with an adapter moves what it has."""
+    ids, verbs = np.random.default_rng(seed).permutation(900)[:400], ("adapt", "learn")
+    adapter = SOBAPlus(TEXT, logit_scale=15.0, sample_size=size)
+    for turn, (a, b) in enumerate(itertools.pairwise([0, *cuts, 400])):
+        first = max(a - again, 0)  # some come once more
+        getattr(adapter, verbs[turn % 2])(FEATURES[first:b], ids=ids[first:b])
+    place = {id_: at for at, id_ in enumerate(ids.tolist())}
+    expected = {id_: place[id_] for id_ in adapter.sample.ids.tolist()}
+    assert len(expected) == size
+    loaded = SOBAPlus.from_state(adapter.state())
+    others = adapter.copy(), adapter.with_text(TEXT[::-1].copy()), adapter.copy().merge(adapter)
+    for one in (adapter, loaded, *others):
+        assert places_of(one) == expected
+
+
 @pytest.mark.parametrize("horizon", [None, 100])
 @pytest.mark.parametrize("n", [5, 130, 400])
 def test_a_file_keeps_the_sample_to_the_bit(tmp_path, n, horizon):
@@ -172,8 +179,9 @@ def test_a_file_keeps_the_sample_to_the_bit(tmp_path, n, horizon):
     adapter.save(tmp_path / "state")
     loaded = SOBAPlus.load(tmp_path / "state")
     for name in adapter._samples:
-        assert sampled(loaded, name).ids.tobytes() == sampled(adapter, name).ids.tobytes()
-        assert sampled(loaded, name).features.tobytes() == sampled(adapter, name).features.tobytes()
+        for part in ("ids", "places", "features"):
+            mine, theirs = (getattr(sampled(one, name), part) for one in (adapter, loaded))
+            assert mine.tobytes() == theirs.tobytes()
     for one in (adapter, loaded):
         one.adapt(FEATURES[::-1], ids=1000 + np.arange(400))
     assert_same_state(loaded.state(), adapter.state())
@@ -206,10 +214,8 @@ def test_both_generations_of_the_sample_forget():
 def test_statistics_of_a_horizon_are_those_of_what_is_kept():
     """What was forgotten leaves no trace: the same as an adapter that saw the rest only."""
     settings_ = {"horizon": 100, "sample_size": 30}
-    adapter = learned(np.arange(380), **settings_)
-    kept = learned(np.arange(300, 380), **settings_)
-    for one in (adapter, kept):
-        one._settle()
+    adapter = learned(np.arange(380), **settings_).refresh()
+    kept = learned(np.arange(300, 380), **settings_).refresh()
     assert (
         kept._samples["older_sample"].items().ids.tolist()
         == sampled(adapter, "older_sample").ids.tolist()
@@ -253,6 +259,8 @@ def never_counted(arrays):
         (change("sample.features", lambda a: a[:, :-1]), "the stored sample's features"),
         (change("sample.features", lambda a: a[0]), "the stored sample's features"),
         (change("sample.features", lambda a: a * np.nan), "sample.features holds NaN"),
+        (change("sample.places", lambda a: a[:-1]), "the stored sample's places"),
+        (change("sample.places", lambda a: a.astype(float)), "the stored sample's places"),
         (never_counted, "the stored sample holds samples that were never counted"),
     ],
 )
@@ -281,8 +289,24 @@ def test_another_size_or_key_in_a_state_is_named(tmp_path, entry):
 @pytest.mark.parametrize("name", ["sample_size", "sample_key"])
 @pytest.mark.parametrize("value", [-1, 1.5, "many", None, True, np.nan])
 def test_bad_settings_of_the_sample(name, value):
+    if (name, value) == ("sample_size", None):  # the usual one
+        assert SOBAPlus(TEXT, sample_size=value).params["sample_size"] is None
+        return
     with pytest.raises(ValueError, match=name):
         SOBAPlus(TEXT, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("classes", "size"), [(2, 512), (32, 512), (33, 528), (1000, 16_000), (4096, 65_536)]
+)
+def test_the_usual_size_grows_with_the_classes(classes, size):
+    samples = SOBAPlus(np.ones((classes, 1), np.float32))._empty_samples()
+    assert [sample.size for sample in samples.values()] == [size]
+
+
+def test_more_classes_than_a_sample_has_room_for_have_two_images_each():
+    text = np.ones((40_000, 1), np.float32)
+    assert SOBAPlus(text)._empty_samples()["sample"].size == 80_000
 
 
 def test_the_least_settings_of_the_sample():
