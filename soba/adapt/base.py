@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from soba._files import load_checked, save_checked
+from soba._formats import FORMAT, upgraded_state
 from soba.adapt._arrays import (
     Array,
     Batch,
@@ -32,8 +33,6 @@ from soba.adapt._values import positive as positive
 from soba.adapt._values import whole as whole
 from soba.adapt.card import Card
 from soba.adapt.view import View
-
-_FORMAT = 2  # of the state; a file of another format is refused
 
 
 class Adapter(ABC):
@@ -144,7 +143,7 @@ class Adapter(ABC):
     def state(self) -> dict[str, Any]:
         """All there is to know: {"meta": plain values, "arrays": name -> numpy array}."""
         with self._lock:
-            meta = {"format": _FORMAT, "adapter": self.name, "params": self.params} | self._meta()
+            meta = {"format": FORMAT, "adapter": self.name, "params": self.params} | self._meta()
             arrays = {"text_features": self._given_text} | self._arrays()
             return {"meta": meta, "arrays": {name: np.array(a) for name, a in arrays.items()}}
 
@@ -159,8 +158,8 @@ class Adapter(ABC):
     @classmethod
     def _checked_state(cls, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The meta data and copies of the arrays, if they can be of this method."""
-        meta = state["meta"]
-        arrays = {name: np.array(array) for name, array in state["arrays"].items()}
+        given, meta = upgraded_state(state["arrays"], state["meta"])
+        arrays = {name: np.array(array) for name, array in given.items()}
         cls._check_meta(meta)
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -169,8 +168,6 @@ class Adapter(ABC):
 
     @classmethod
     def _check_meta(cls, meta: dict[str, Any]) -> None:
-        if meta["format"] != _FORMAT:
-            raise ValueError(f"state of format {meta['format']!r}, this version reads {_FORMAT}")
         if meta["adapter"] != cls.card.name:
             raise ValueError(f"state of adapter {meta['adapter']!r}, not of {cls.card.name!r}")
 
@@ -219,7 +216,8 @@ class Adapter(ABC):
         needs: Mapping[str, Any],
     ) -> Self:
         try:
-            adapter = cls.from_state(state, **needs)
+            arrays, meta = upgraded_state(state["arrays"], state["meta"], path)
+            adapter = cls.from_state({"meta": meta, "arrays": arrays}, **needs)
         except KeyError as error:
             raise ValueError(f"{path}: {error.args[0]} is missing from the state") from error
         except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:

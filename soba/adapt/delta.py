@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from soba._files import checked_bytes, read_checked_bytes
+from soba._formats import FORMAT, delta_format
 from soba.adapt._ids import packed, unpacked
 
-_FORMAT = 1  # of the bytes; others are refused
 _WHAT = "delta"  # as errors call it
 
 
@@ -69,7 +69,7 @@ class Delta:
         for store, rows in self.entered.items():
             arrays |= {f"entered.{store}": rows, f"extra.{store}": self.extra[store]}
         meta = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "setup": self.setup,
             "id_space": self.id_space,
             "refreshes": self.refreshes,
@@ -82,8 +82,7 @@ class Delta:
         """What `to_bytes` made; bytes that are cut short or changed raise ValueError."""
         arrays, meta = read_checked_bytes(_WHAT, blob)
         try:
-            if meta["format"] != _FORMAT:
-                raise ValueError(f"of format {meta['format']!r}, this version reads {_FORMAT}")
+            delta_format(meta)
             stores = meta["stores"]
             return cls(
                 setup=meta["setup"],

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from soba._files import load_checked
+from soba._formats import upgraded_state
 from soba.adapt._gathering import Gathering
 from soba.adapt.stream import StreamAdapter
 
@@ -55,7 +56,7 @@ def merge_noted_files(cls: type[S], paths: Sequence[Path]) -> tuple[S, dict[str,
     merger: _Merger[S] | None = None
     for path in paths:
         with _naming(path):
-            arrays, meta = load_checked(path)
+            arrays, meta = upgraded_state(*load_checked(path), path)
             merger = merger or _Merger(cls, arrays, meta)
             merger.take_in(arrays, meta)
             del arrays  # a map of the file counts as memory, too

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from soba._files import load_checked, save_checked
-from soba.adapt._arrays import Batch, read_batch
+from soba._formats import FORMAT, OLDEST, check_format
+from soba.adapt._arrays import Array, Batch, like, read_batch
 from soba.adapt.soba_plus.transduce import (
     EMModel,
     EMStatistics,
@@ -60,21 +61,47 @@ def shard_statistics(shared: tuple[ShardFolder, EMModel], number: int) -> EMStat
     return sum_up(batches, model)
 
 
+@dataclass(frozen=True)
+class FormerModel:
+    """A model of format 2. The images that it was made of are not in the file to make it anew, so
+    it answers as it did."""
+
+    text: np.ndarray  # (C, d) text features times the logit scale
+    weights: np.ndarray  # (C, d)
+    bias: np.ndarray  # (C,)
+    evidence: np.ndarray  # (C,)
+    known: np.ndarray  # (C,) bool: the likeliest of these is what all are measured against
+    prior: np.ndarray  # (C,)
+
+    def logits(self, batch: Batch) -> Array:
+        """(m, d) rows -> (m, C), in the batch's library."""
+        scores = batch.x @ like(batch, self.weights).T + like(batch, self.bias)
+        rivals = scores[:, like(batch, np.flatnonzero(self.known))]
+        scores -= batch.xp.max(rivals, axis=-1, keepdims=True)
+        logits = batch.x @ like(batch, self.text).T + like(batch, self.prior)
+        return logits + scores * like(batch, self.evidence)
+
+
 def save_model(path: str | os.PathLike[str], model: EMModel, folder: ShardFolder) -> None:
     """Write a model to a file: atomic, checksummed, with what a state says of its run."""
     arrays = {"text": model.text}
     if model.gaussians is not None and model.prior is not None:
         arrays |= {name: np.asarray(value) for name, value in asdict(model.gaussians).items()}
         arrays |= {"prior": model.prior}
-    meta = {"model": KIND, "given_space": folder.manifest.id_space, "note": folder.note()}
+    meta = {"model": KIND, "format": FORMAT, "note": folder.note()}
+    meta |= {"given_space": folder.manifest.id_space}
     save_checked(path, arrays, meta)
 
 
-def load_model(path: str | os.PathLike[str]) -> EMModel:
+def load_model(path: str | os.PathLike[str]) -> EMModel | FormerModel:
     """What `save_model` wrote, to score with."""
     arrays, meta = load_checked(path)
     if meta.get("model") != KIND:
         raise ValueError(f"{path}: not a model of soba learn --transductive")
+    former = meta.get("format", OLDEST)  # of format 2 they do not say it
+    check_format(f"{path}: the model", former)
+    if former == OLDEST and set(arrays) == {field.name for field in fields(FormerModel)}:
+        return FormerModel(**arrays)
     names = {field.name for field in fields(Gaussians)}
     if set(arrays) not in ({"text"}, names | {"text", "prior"}):
         raise ValueError(f"{path}: the stored arrays do not fit together")
@@ -85,7 +112,7 @@ def load_model(path: str | os.PathLike[str]) -> EMModel:
     return EMModel(arrays["text"], Gaussians(**gaussians), prior=arrays["prior"])
 
 
-def model_logits(model: EMModel, features: np.ndarray) -> np.ndarray:
+def model_logits(model: EMModel | FormerModel, features: np.ndarray) -> np.ndarray:
     """(n, d) features -> (n, C) logits."""
     batch: Batch = read_batch(features, model.text.shape[1])
     return np.asarray(model.logits(batch))

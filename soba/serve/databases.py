@@ -1,8 +1,8 @@
 """The databases that streams live in: how to reach each, and what it says in other words.
 
-All statements are in `store.py`, once. What the two databases say differently is in a
-`Database`, a value each. It takes a function that connects, so that anyone can bring a
-connection of their own: the tests bring one whose disk loses power.
+All statements are in `store.py`, `upgrade.py` and `ledger.py`, once. What the two databases say
+differently is in a `Database`, a value each. It takes a function that connects, so that anyone can
+bring a connection of their own: the tests bring one whose disk loses power.
 """
 
 from __future__ import annotations

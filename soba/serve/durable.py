@@ -39,7 +39,7 @@ class Change(NamedTuple):
     """One entry of a stream's history."""
 
     version: int
-    kind: str  # learn, classes, guard, freeze, unfreeze, rollback, reset, import
+    kind: str  # learn, classes, guard, freeze, unfreeze, rollback, reset, import, upgrade
     samples: int
     at: float  # seconds since 1970
 

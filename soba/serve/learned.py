@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,7 @@ class Learned:
     @classmethod
     def from_bytes(cls, blob: bytes) -> Learned:
         """What `to_bytes` made."""
-        end = _HEAD + int.from_bytes(blob[:_HEAD], "little")
+        end = _end_of_digests(blob)
         delta = Delta.from_bytes(blob[end:])
         digests = np.frombuffer(blob[_HEAD:end], DIGEST)
         if len(digests) == 0:
@@ -45,3 +46,13 @@ class Learned:
         if len(digests) != len(delta):
             raise ValueError(f"{len(digests)} digests of {len(delta)} samples")
         return cls(delta, digests)
+
+
+def with_delta(blob: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """An entry whose delta is written otherwise."""
+    end = _end_of_digests(blob)
+    return blob[:end] + change(blob[end:])
+
+
+def _end_of_digests(blob: bytes) -> int:
+    return _HEAD + int.from_bytes(blob[:_HEAD], "little")

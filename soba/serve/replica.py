@@ -17,7 +17,8 @@ from soba.serve.group_commit import GroupCommit
 from soba.serve.guard import guarded, rescored
 from soba.serve.learning import Learning, learn_together
 from soba.serve.store import LEARN, Header, Store, Transaction, json_bytes
-from soba.serve.stream_state import StreamState, load_state
+from soba.serve.stream_state import StreamState
+from soba.serve.upgrade import opened
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 60.0  # seconds between two compactions, if the first one failed
@@ -166,7 +167,7 @@ class Replica:
         same = self._connections == self.store.connections
         entries = transaction.entries() if same and self._state is not None else None
         if self._state is None or entries is None:  # nothing known, or behind the trimmed log
-            return load_state(transaction, transaction.version)
+            return opened(transaction)
         return self._state.applied(entries)
 
     def _sync(self) -> None:

@@ -2,7 +2,8 @@
 
 Three tables. `stream` says what a stream is and its version, `delta` holds the entries of the log,
 `snapshot` the state at some versions, so that old entries can go. All blobs have a checksum over
-their place as well, so that no entry can stand in for another.
+their place as well, so that no entry can stand in for another. In `backup` lie rows as they were
+before a newer soba rewrote them (`upgrade.py`); nobody reads them, and they go with the stream.
 
 Whoever changes a stream locks its row, reads what others wrote since, appends, and commits.
 The store knows nothing of adapters: blobs come and go as bytes.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +23,8 @@ from typing import Any, NamedTuple
 
 from soba.serve.databases import Connection, Database
 from soba.serve.snapshots import surplus
+
+_log = logging.getLogger(__name__)
 
 LEARN = "learn"  # the kind of entry that there are millions of; all others stay in the history
 
@@ -35,6 +39,10 @@ _TABLES = (
         stream TEXT NOT NULL, version BIGINT NOT NULL, digest {blob} NOT NULL, blob {blob} NOT NULL,
         PRIMARY KEY (stream, version))""",
     "CREATE TABLE IF NOT EXISTS removed (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS backup (
+        stream TEXT NOT NULL, format BIGINT NOT NULL, kind TEXT NOT NULL, version BIGINT NOT NULL,
+        digest {blob} NOT NULL, blob {blob} NOT NULL,
+        PRIMARY KEY (stream, format, kind, version))""",
 )
 _ADD_STREAM = "INSERT INTO stream VALUES (?, ?, ?, ?, 0, 0, 0) ON CONFLICT (name) DO NOTHING"
 _BEGIN_AT = "UPDATE stream SET version = ?, snapshot_bytes = ? WHERE name = ?"
@@ -48,6 +56,7 @@ _REMOVE = (
         ON CONFLICT (name) DO UPDATE SET version = excluded.version""",
     "DELETE FROM delta WHERE stream = ?",
     "DELETE FROM snapshot WHERE stream = ?",
+    "DELETE FROM backup WHERE stream = ?",
     "DELETE FROM stream WHERE name = ?",
 )
 _DESCRIBE = "UPDATE stream SET settings = ?, text = ? WHERE name = ?"
@@ -84,7 +93,7 @@ class Entry(NamedTuple):
     """One change of a stream."""
 
     version: int
-    kind: str  # learn, classes, guard, freeze, unfreeze, rollback, reset, import
+    kind: str  # learn, classes, guard, freeze, unfreeze, rollback, reset, import, upgrade
     samples: int  # learned by it
     at: float  # seconds since 1970, by the clock of the process that wrote it
     blob: bytes
@@ -147,7 +156,7 @@ class Store:
                 removed = connection.execute(_FIRST_VERSION, (stream,)).fetchall()
                 version = int(removed[0][0]) if removed else 0
                 blob = blob_at(version)
-                digest = _digest(stream, "snapshot", version, blob)
+                digest = digest_of(stream, "snapshot", version, blob)
                 connection.execute(_BEGIN_AT, (version, len(blob), stream))
                 connection.execute(_ADD_SNAPSHOT, (stream, version, digest, blob))
             connection.execute("COMMIT")
@@ -206,6 +215,8 @@ class Store:
                     connection.execute(statement, values)
                 connection.execute("COMMIT")
             transaction.commit_seconds = time.perf_counter() - began
+            for line in transaction.log_lines:
+                _log.warning("%s", line)
 
     def close(self) -> None:
         """Let go of the connection; the next call makes a new one."""
@@ -263,7 +274,7 @@ class Store:
         ]
 
     def _whole(self, stream: str, kind: str, version: int, digest: bytes, blob: bytes) -> bytes:
-        if bytes(digest) != _digest(stream, kind, version, blob):
+        if bytes(digest) != digest_of(stream, kind, version, blob):
             raise Damaged(f"{self.database.name}: {kind} {version} of stream {stream!r} is damaged")
         return blob
 
@@ -279,6 +290,7 @@ class Transaction:
     since: int
     newer: list[Any]
     writes: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
+    log_lines: list[str] = field(default_factory=list)  # for the log of the process, once it ended
     commit_seconds: float = 0.0  # known when it has ended
 
     @property
@@ -309,7 +321,7 @@ class Transaction:
     def append(self, kind: str, blob: bytes, samples: int = 0) -> int:
         """Write the next entry of the log; its version."""
         version = self.version + 1
-        digest = _digest(self.stream, kind, version, blob)
+        digest = digest_of(self.stream, kind, version, blob)
         entry = (self.stream, version, kind, samples, time.time(), digest, blob)
         self.writes += [
             (_APPEND, entry),
@@ -334,7 +346,7 @@ class Transaction:
             floor = before[1] if len(before) > 1 else self.version
         kept = sorted({self.version, *before}, reverse=True)
         self.writes += [(_DROP_SNAPSHOT, (self.stream, version)) for version in surplus(kept)]
-        digest = _digest(self.stream, "snapshot", self.version, blob)
+        digest = digest_of(self.stream, "snapshot", self.version, blob)
         self.writes.append((_ADD_SNAPSHOT, (self.stream, self.version, digest, blob)))
         [(log_bytes,)] = self.connection.execute(_LOG_BYTES, (self.stream, floor)).fetchall()
         self.writes += [
@@ -350,7 +362,8 @@ def json_bytes(settings: dict[str, Any]) -> bytes:
     return json.dumps(settings).encode()
 
 
-def _digest(stream: str, kind: str, version: int, blob: bytes) -> bytes:
+def digest_of(stream: str, kind: str, version: int, blob: bytes) -> bytes:
+    """The checksum of a blob and of its place."""
     digest = hashlib.sha256(f"{len(stream)} {stream} {kind} {version} ".encode())
     digest.update(blob)
     return digest.digest()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from soba._files import checked_bytes, parse_json, read_checked_bytes
+from soba._formats import FORMAT, check_format
 from soba.adapt.base import Adapter
 from soba.adapt.delta import Delta
 from soba.adapt.stream import StreamAdapter
@@ -34,9 +35,9 @@ from soba.serve.recent_ids import (
 from soba.serve.store import LEARN, Damaged, Entry, Transaction
 
 REMEMBERED = 1_000_000  # ids, unless told otherwise
-REPLACING = frozenset({"classes", "rollback", "reset", "import"})  # entries that are whole states
-SETTING = frozenset({"freeze", "unfreeze", "guard"})  # entries that are settings, as JSON
-_FORMAT = 2
+# Entries that are whole states, and those that are settings, as JSON.
+REPLACING = frozenset({"classes", "rollback", "reset", "import", "upgrade"})
+SETTING = frozenset({"freeze", "unfreeze", "guard"})
 
 
 @dataclass
@@ -180,7 +181,7 @@ class StreamState:
     def to_bytes(self) -> bytes:
         state = self.adapter.state()
         meta = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "state": state["meta"],
             "note": self.note,
             "remember": self.recent.remember,
@@ -195,8 +196,7 @@ class StreamState:
     @classmethod
     def from_bytes(cls, blob: bytes) -> StreamState:
         arrays, meta = read_checked_bytes("a stream's state", blob)
-        if meta["format"] != _FORMAT:
-            raise ValueError(f"a state of format {meta['format']!r}; this version reads {_FORMAT}")
+        check_format("a stream's state", meta["format"])
         inside = {
             name.removeprefix("state."): array
             for name, array in arrays.items()
@@ -214,6 +214,7 @@ class StreamState:
     def header(self) -> dict[str, Any]:
         """What the table of streams says of it, as the store takes it."""
         settings = {
+            "format": FORMAT,
             "method": self.adapter.name,
             "params": self.adapter.params,
             "class_names": list(self.names),

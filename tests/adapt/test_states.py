@@ -93,8 +93,8 @@ WRONG = [
     ("tip-adapter", spoil("labels", lambda a: a + 1), ""),
     ("tip-adapter", spoil("keys", lambda a: a[:-1]), ""),
     ("zero-shot", spoil("adapter", "magic"), "unknown method 'magic'"),
-    ("zero-shot", spoil("format", 1), "state of format 1, this version reads 2"),
-    ("zero-shot", spoil("format", "2"), "state of format '2', this version reads 2"),
+    ("zero-shot", spoil("format", 1), "the state is of format 1, this version reads 2"),
+    ("zero-shot", spoil("format", "2"), "the state is of format '2', this version reads 2"),
     ("zero-shot", spoil("text_features", first(np.nan)), "text_features holds NaN"),
 ]
 
