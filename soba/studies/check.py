@@ -127,8 +127,8 @@ class Checked:
 def answer_all(features: FeatureSet, *, transductive: bool = False) -> Answers:
     """Let SOBA+ learn from all images, in one pass and without labels, then answer them.
 
-    The order means nothing: what is kept of a stream does not depend on it, and the statistics are
-    made at the end. With `transductive` all images are answered at once instead.
+    The order of a set means nothing, and often it is by class: SOBA+ learns in an order by chance,
+    and its statistics are made at the end. With `transductive` all are answered at once instead.
     """
     text, scale = features.text_features, features.logit_scale
     rows = features.image_features
@@ -138,8 +138,9 @@ def answer_all(features: FeatureSet, *, transductive: bool = False) -> Answers:
     plain = create_adapter("zero-shot", text, logit_scale=scale)
     # In blocks: features may lie in a file, and their logits would take more room than they do.
     blocks = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
+    order = np.random.default_rng(0).permutation(len(rows))
     for block in blocks:
-        adapter.learn(rows[block])
+        adapter.learn(rows[order[block]], ids=order[block])
     adapter.refresh()
     if transductive:
         adapted = np.asarray(adapter.transduce(rows)).argmax(axis=1)

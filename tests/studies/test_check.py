@@ -189,6 +189,18 @@ def test_the_order_of_the_images_means_nothing():
     assert one.differ.any()
 
 
+def test_a_set_that_is_sorted_by_class_is_answered_as_one_that_is_not():
+    """Where few classes of the list occur, so that the class prior counts."""
+    images, labels, text = example_stream(n=2000, classes=24, width=16, seed=1)
+    some = np.flatnonzero(labels < 4)
+    by_class = some[np.argsort(labels[some], kind="stable")]
+    one, other = (
+        answer_all(soba.FeatureSet(images[rows], text, logit_scale=20.0)).adapted[np.argsort(rows)]
+        for rows in (some, by_class)
+    )
+    assert (one == other).mean() > 0.98
+
+
 def test_the_errors_of_the_estimate_are_those_of_the_table():
     text = (ROOT / "docs" / "soba_plus.md").read_text()
     section = text.split("## Probabilities, and what is expected without labels")[1].split("\n## ")[
