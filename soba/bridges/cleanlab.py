@@ -88,7 +88,9 @@ def _probabilities(feature_set: FeatureSet, method: str) -> np.ndarray:
     check_method(method)
     adapter = create_adapter(method, feature_set.text_features, logit_scale=feature_set.logit_scale)
     if isinstance(adapter, StreamAdapter):  # zero-shot has nothing to learn
-        adapter.learn(feature_set.image_features)
+        # In an order by chance: that of a set means nothing, and often it is by class.
+        order = np.random.default_rng(0).permutation(len(feature_set))
+        adapter.learn(feature_set.image_features[order], ids=order)
         adapter.refresh()
     probabilities = np.asarray(adapter.probabilities(feature_set.image_features), np.float64)
     scaled: np.ndarray = probabilities / probabilities.sum(axis=1, keepdims=True)
