@@ -19,6 +19,24 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), std
 
 
+def tail_size(orders: int) -> int:
+    """How many orders are the worst tenth; one at least."""
+    return -(-orders // 10)
+
+
+def expected_tail_accuracy(accuracies: Sequence[float]) -> float:
+    """Mean of the worst tenth of the orders: what a stream in bad luck can expect.
+
+    The measure is OGA's, over 100 orders there.
+
+    Examples
+    --------
+    >>> expected_tail_accuracy([float(x) for x in range(20)]), expected_tail_accuracy([3.0, 2.0])
+    (0.5, 2.0)
+    """
+    return float(np.mean(sorted(accuracies)[: tail_size(len(accuracies))]))
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Probabilities of logits, a row each."""
     e = np.exp(logits - logits.max(axis=-1, keepdims=True))

@@ -35,7 +35,8 @@ def arrange(
         case "shuffled" | "mixed":
             return rng.permutation(len(labels))
         case "sorted":
-            return sorted_by_class(labels, classes, rng)
+            turn = rng.permutation(classes)
+            return sorted_by_class(labels, rng.permutation(len(labels)), turn)
         case "sequence" if domains is not None:
             order = rng.permutation(len(labels))
             return order[np.argsort(domains[order], kind="stable")]
@@ -44,10 +45,8 @@ def arrange(
     raise ValueError(f"no order {name!r}; there are: {', '.join(ORDERS)}")
 
 
-def sorted_by_class(labels: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """One class after the other, classes in a random turn, images shuffled within each."""
-    turn = rng.permutation(classes)
-    order = rng.permutation(len(labels))
+def sorted_by_class(labels: np.ndarray, order: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """One class after the other, by the turn of each; the images of a class as in `order`."""
     return order[np.argsort(turn[labels[order]], kind="stable")]
 
 

@@ -1,14 +1,21 @@
-"""Streams on which adapters break, made from any labelled feature set, seeded."""
+"""Hard streams and hard sets, made from any labelled feature set, seeded.
+
+Regimes change which images come and when; what else can go wrong changes the images or the text.
+`STREAMS` are for methods that learn from a stream, `WHOLE_SETS` for those that see a set at once:
+there the order is nothing, and what is hard are sets of few of the classes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from soba.bench.orders import sorted_by_class
 from soba.feature_set import FeatureSet
+from soba.studies import regimes
 
 
 @dataclass(frozen=True)
@@ -16,16 +23,21 @@ class Scenario:
     """A stream in its order, with the text to score it with.
 
     `labels` are -1 for images that belong to none of the classes: they are streamed and not
-    scored.
+    scored. `sets` are the sizes of the sets that it is cut into, for methods that see a set at
+    once; None where it is one set.
     """
 
     features: np.ndarray  # (n, d) unit rows
     labels: np.ndarray  # (n,)
     text_features: np.ndarray  # (C, d)
+    sets: tuple[int, ...] | None = None
 
     @property
     def scored(self) -> np.ndarray:
         return self.labels >= 0
+
+
+Make = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], Scenario]
 
 
 def build(name: str, features: FeatureSet, seed: int) -> Scenario:
@@ -39,50 +51,58 @@ def build(name: str, features: FeatureSet, seed: int) -> Scenario:
     images = _unit(np.asarray(features.image_features, np.float32))
     text = np.asarray(features.text_features, np.float32)
     labels = np.asarray(features.labels, np.int64)
-    return SCENARIOS[name](images, labels, text, np.random.default_rng(seed))
+    make = (STREAMS | WHOLE_SETS)[RENAMED.get(name, name)]
+    return make(images, labels, text, np.random.default_rng(seed))
 
 
-def _per_class(most: int | None) -> Callable[..., Scenario]:
+def names_of(words: str | None, transductive: bool = False) -> list[str]:
+    """The scenarios that comma-separated words name: each by its name, or how names begin.
+
+    Examples
+    --------
+    >>> names_of("quarter,bursts,4 per class")
+    ['quarter', 'bursts 0.1', 'bursts 0.01', 'few']
+    """
+    known = list(WHOLE_SETS if transductive else STREAMS)
+    if words is None:
+        return known
+    chosen: list[str] = []
+    for word in filter(None, (word.strip() for word in words.split(","))):
+        name = RENAMED.get(word, word)
+        begun = [each for each in known if each.lower().startswith(name.lower())]
+        if not begun:
+            raise ValueError(f"no scenario {word!r}; there are: {', '.join(known)}")
+        chosen += [name] if name in known else begun
+    if not chosen:
+        raise ValueError(f"no scenario is named; there are: {', '.join(known)}")
+    return list(dict.fromkeys(chosen))
+
+
+def _regime(arrange: Callable[..., np.ndarray], **settings: Any) -> Make:
     def make(
         images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
     ) -> Scenario:
-        order = rng.permutation(len(labels))
-        if most is not None:
-            order = order[_rank_within(labels[order]) < most]
+        order = arrange(labels, len(text), rng, **settings)
         return Scenario(images[order], labels[order], text)
 
     return make
 
 
-def _quarter(
-    images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
-) -> Scenario:
-    have = np.unique(labels)  # a class without images cannot be present
-    present = rng.permutation(have)[: max(1, round(len(have) / 4))]
-    order = rng.permutation(len(labels))
-    order = order[np.isin(labels[order], present)]
-    return Scenario(images[order], labels[order], text)
+def _sets(draw: Callable[..., list[np.ndarray]], **settings: Any) -> Make:
+    def make(
+        images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
+    ) -> Scenario:
+        sets = draw(labels, len(text), rng, **settings)
+        rows = np.concatenate(sets)
+        return Scenario(images[rows], labels[rows], text, tuple(map(len, sets)))
+
+    return make
 
 
-def _zipf(
-    images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
-) -> Scenario:
-    """The first class in a random ranking keeps all it has, the r-th the r-th part of that."""
-    counts = np.bincount(labels, minlength=len(text))
-    rank = np.full(len(text), len(text))
-    rank[counts > 0] = rng.permutation(int((counts > 0).sum())) + 1
-    most = counts[rank.argmin()]
-    quota = np.maximum(1, np.round(most / rank)).astype(int)
-    order = rng.permutation(len(labels))
-    order = order[_rank_within(labels[order]) < quota[labels[order]]]
-    return Scenario(images[order], labels[order], text)
-
-
-def _sorted(
-    images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
-) -> Scenario:
-    order = sorted_by_class(labels, len(text), rng)
-    return Scenario(images[order], labels[order], text)
+def _stata_stream(
+    labels: np.ndarray, classes: int, rng: np.random.Generator, concentration: float
+) -> np.ndarray:
+    return regimes.bursts(labels, classes, rng, concentration, slots=len(np.unique(labels)))
 
 
 def _shift(
@@ -96,20 +116,21 @@ def _shift(
     return Scenario(stream, labels[order], text)
 
 
-def _unrelated(share: float) -> Callable[..., Scenario]:
-    def make(
-        images: np.ndarray, labels: np.ndarray, text: np.ndarray, rng: np.random.Generator
-    ) -> Scenario:
-        turn = rng.permutation(np.unique(labels))
-        lost = np.cumsum(np.bincount(labels, minlength=len(text))[turn])
-        gone = turn[: int(np.searchsorted(lost, share * len(labels))) + 1][: len(text) - 1]
-        new_label = np.full(len(text), -1)
-        kept = np.setdiff1d(np.arange(len(text)), gone)
-        new_label[kept] = np.arange(len(kept))
-        order = rng.permutation(len(labels))
-        return Scenario(images[order], new_label[labels[order]], text[kept])
-
-    return make
+def _unrelated(
+    images: np.ndarray,
+    labels: np.ndarray,
+    text: np.ndarray,
+    rng: np.random.Generator,
+    share: float,
+) -> Scenario:
+    turn = rng.permutation(np.unique(labels))
+    lost = np.cumsum(np.bincount(labels, minlength=len(text))[turn])
+    gone = turn[: int(np.searchsorted(lost, share * len(labels))) + 1][: len(text) - 1]
+    new_label = np.full(len(text), -1)
+    kept = np.setdiff1d(np.arange(len(text)), gone)
+    new_label[kept] = np.arange(len(kept))
+    order = rng.permutation(len(labels))
+    return Scenario(images[order], new_label[labels[order]], text[kept])
 
 
 def _duplicates(
@@ -135,30 +156,49 @@ def _wrong_text(
     return Scenario(images[order], labels[order], text)
 
 
-SCENARIOS: dict[str, Callable[..., Scenario]] = {
-    "2 per class": _per_class(2),
-    "4 per class": _per_class(4),
-    "8 per class": _per_class(8),
-    "16 per class": _per_class(16),
-    "all": _per_class(None),
-    "quarter of classes": _quarter,
-    "zipf": _zipf,
-    "sorted by class": _sorted,
+_CONTENT: dict[str, Make] = {  # regimes in which other images come, in any order
+    "shuffled": _regime(regimes.shuffled),
+    "quarter": _regime(regimes.quarter),
+    "few": _regime(regimes.few),
+    "zipf": _regime(regimes.zipf),
+}
+_ORDER: dict[str, Make] = {  # all images, in an order of their own
+    "sorted": _regime(regimes.by_class),
+    "bursts 0.1": _regime(regimes.bursts, concentration=0.1),
+    "bursts 0.01": _regime(regimes.bursts, concentration=0.01),
+}
+_TROUBLE: dict[str, Make] = {
+    "2 per class": _regime(regimes.few, most=2),
+    "16 per class": _regime(regimes.few, most=16),
     "shift": _shift,
-    "10% unrelated": _unrelated(0.1),
-    "30% unrelated": _unrelated(0.3),
+    "30% unrelated": partial(_unrelated, share=0.3),
     "near-duplicates": _duplicates,
     "wrong text": _wrong_text,
 }
-
-
-def _rank_within(labels: np.ndarray) -> np.ndarray:
-    """For each position, how many before it have the same label."""
-    order = np.argsort(labels, kind="stable")
-    counts = np.bincount(labels)
-    rank = np.empty(len(labels), np.int64)
-    rank[order] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return rank
+STREAMS: dict[str, Make] = (
+    _CONTENT
+    | _ORDER
+    | _TROUBLE
+    | {f"StatA {c:g}": _regime(_stata_stream, concentration=c) for c in regimes.STATA_STREAMS}
+)
+WHOLE_SETS: dict[str, Make] = (
+    _CONTENT
+    | {"batches of 4": _sets(regimes.batches)}
+    | {name: make for name, make in _TROUBLE.items() if name != "shift"}
+    | {
+        f"StatA {least}-{most} of {size}": _sets(
+            regimes.stata_batches, size=size, least=least, most=most
+        )
+        for size, least, most in regimes.STATA_BATCHES
+    }
+)
+# What some were called before; a name that is not here is what it always was.
+RENAMED = {
+    "all": "shuffled",
+    "quarter of classes": "quarter",
+    "sorted by class": "sorted",
+    "4 per class": "few",
+}
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import soba
+from soba.bench.evaluate import transduces
 from soba.cli.stress import _stress_table
+from soba.studies.scenarios import names_of
 from soba.testing import example_stream
 
 FEATURES, LABELS, TEXT = example_stream(n=120, classes=5, width=12)
@@ -205,15 +207,44 @@ def test_eval_unsure_and_its_curve(file, tmp_path):
 
 def test_stress_prints_writes_and_draws(file, tmp_path):
     json_path, plot = tmp_path / "out.json", tmp_path / "map.png"
-    names = "2 per class,sorted by class"
+    names = "2 per class,sorted"
     out = run("stress", file, "--scenarios", names, "--json", json_path, "--plot", plot)
-    for word in ("zero-shot", "tda", "soba", "soba+", "sorted by class", "average"):
+    for word in ("zero-shot", "tda", "soba", "soba+", "sorted", "average", "2 of 20"):
         assert word in out
+    plan = "2 scenarios x 4 methods x 20 orders: 160 streams, 10,400 rows"
+    assert out.index(plan) < out.index(" in all, by the first order of sorted")
+    assert "Expected Tail Accuracy" in out and "worst tenth" in out
     content = json.loads(json_path.read_text())
     assert len(content["records"]) == 2 * 20 * 4
+    for row in content["summary"]:
+        assert row["tail_orders"] == 2
+        assert f"{row['expected_tail_accuracy']:.2f}" in out
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "no scenario 'monday'" in run("stress", file, "--scenarios", "monday", code=2)
     assert "learns from labels" in run("stress", file, "--methods", "gda", "--plot", plot, code=2)
+
+
+def test_stress_quickly_and_on_whole_sets(file, tmp_path):
+    plot = tmp_path / "map.png"
+    out = run("stress", file, "--quick", "--methods", "ncm", "--plot", plot)
+    assert "4 scenarios x 2 methods x 3 orders: 24 streams" in out
+    assert all(name in out for name in ("shuffled", "quarter", "sorted", "bursts 0.1"))
+    out = run("stress", file, "--quick", "--orders", 1, "--scenarios", "bursts", "--plot", plot)
+    assert "2 scenarios x 4 methods x 1 order: 8 streams, 960 rows" in out
+    assert "bursts 0.01" in out and "1 of 1" in out
+    out = run("stress", file, "--transductive", "--quick", "--plot", plot)
+    able = sum(transduces(name) for name in soba.list_methods())
+    assert f"3 scenarios x {able + 1} methods x 1 to 3 orders" in out
+    assert "batches of 4" in out and "transclip" in out
+    assert "tda cannot see" in run("stress", file, "--transductive", "--methods", "tda", code=2)
+
+
+def test_the_help_of_stress_says_what_the_regimes_are():
+    text = " ".join(run("stress", "--help").split())
+    for name in names_of(None):
+        assert name.split()[0] in text
+    for words in ("Expected Tail Accuracy", "worst tenth of the orders", "--quick", "--orders"):
+        assert words in text
 
 
 def test_bold_in_the_table_of_stress_is_the_best_of_a_row():

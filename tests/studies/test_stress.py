@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 
 import soba
+from soba.bench.metrics import expected_tail_accuracy
+from soba.registry import card
 from soba.report.plots import curves, heat_map
-from soba.studies.scenarios import SCENARIOS, build
-from soba.studies.stress import stress, summarise
+from soba.studies.scenarios import RENAMED, STREAMS, WHOLE_SETS, build, names_of
+from soba.studies.stress import Part, make, planned, run_one, stress, summarise
 from soba.testing import example_stream
 
 FEATURES, LABELS, TEXT = example_stream(n=400, classes=8, width=16, seed=9)
@@ -12,7 +14,7 @@ SET = soba.FeatureSet(FEATURES, TEXT, 20.0, LABELS)
 COUNTS = np.bincount(LABELS, minlength=8)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [*STREAMS, *(set(WHOLE_SETS) - set(STREAMS))])
 def test_seeded_and_sound(name):
     one, again, other = build(name, SET, 3), build(name, SET, 3), build(name, SET, 4)
     assert np.array_equal(one.features, again.features)
@@ -23,26 +25,44 @@ def test_seeded_and_sound(name):
 
 
 def test_images_per_class():
-    for most in (2, 4, 8, 16):
-        counts = np.bincount(build(f"{most} per class", SET, 0).labels, minlength=8)
+    for name, most in (("2 per class", 2), ("few", 4), ("16 per class", 16)):
+        counts = np.bincount(build(name, SET, 0).labels, minlength=8)
         assert np.array_equal(counts, np.minimum(COUNTS, most))
-    assert len(build("all", SET, 0).labels) == 400
+    assert len(build("shuffled", SET, 0).labels) == 400
     order = np.random.default_rng(0).permutation(400)
-    assert np.array_equal(build("all", SET, 0).labels, LABELS[order])
+    assert np.array_equal(build("shuffled", SET, 0).labels, LABELS[order])
 
 
-def test_absent_skewed_and_sorted():
-    assert len(np.unique(build("quarter of classes", SET, 0).labels)) == 2
-    counts = np.sort(np.bincount(build("zipf", SET, 0).labels, minlength=8))[::-1]
-    expected = np.maximum(1, np.round(counts[0] / np.arange(1, 9)))
-    assert np.all(counts <= np.maximum(expected, 1))
-    assert counts[3] < counts[0] / 2
-    labels = build("sorted by class", SET, 0).labels
-    assert (np.diff(labels) != 0).sum() == 7
+def test_images_keep_their_labels():
+    """Whatever the order, the rows are those of the images that the labels belong to."""
+    for name in ("quarter", "sorted", "few", "zipf", "bursts 0.1", "StatA 0.01", "batches of 4"):
+        stream = build(name, SET, 1)
+        nearest = (stream.features @ FEATURES.T).argmax(axis=1)
+        assert np.array_equal(stream.labels, LABELS[nearest])
+
+
+def test_names_of_scenarios():
+    assert names_of(None) == list(STREAMS)
+    assert names_of(None, transductive=True) == list(WHOLE_SETS)
+    assert names_of("zipf, StatA ,few,zipf") == [
+        "zipf",
+        *(name for name in STREAMS if name.startswith("StatA")),
+        "few",
+    ]
+    assert names_of("stata 1-4", transductive=True) == ["StatA 1-4 of 64"]
+    assert names_of(",".join(RENAMED)) == ["shuffled", "quarter", "sorted", "few"]
+    for old, new in RENAMED.items():
+        assert np.array_equal(build(old, SET, 2).features, build(new, SET, 2).features)
+    with pytest.raises(ValueError, match="no scenario 'monday'; there are: shuffled, "):
+        names_of("zipf,monday")
+    with pytest.raises(ValueError, match="no scenario 'sorted'"):
+        names_of("sorted", transductive=True)
+    with pytest.raises(ValueError, match="no scenario is named"):
+        names_of(" ,")
 
 
 def test_shift_starts_in_the_middle():
-    plain, shifted = build("all", SET, 1), build("shift", SET, 1)
+    plain, shifted = build("shuffled", SET, 1), build("shift", SET, 1)
     np.testing.assert_allclose(shifted.features[:200], plain.features[:200], atol=1e-6)
     moved = plain.features[200:] - 0.5 * FEATURES.mean(0)
     moved /= np.linalg.norm(moved, axis=1, keepdims=True)
@@ -50,16 +70,15 @@ def test_shift_starts_in_the_middle():
 
 
 def test_unrelated_images_have_no_class_and_are_not_scored():
-    for share in (0.1, 0.3):
-        stream = build(f"{share:.0%} unrelated", SET, 0)
-        assert len(stream.labels) == 400
-        assert (stream.labels < 0).mean() >= share
-        assert len(stream.text_features) < 8
-        kept = stream.text_features[stream.labels[stream.scored]]
-        order = np.random.default_rng(0)
-        order.permutation(8)
-        order = order.permutation(400)
-        np.testing.assert_allclose(kept, TEXT[LABELS[order]][stream.scored], atol=1e-6)
+    stream = build("30% unrelated", SET, 0)
+    assert len(stream.labels) == 400
+    assert (stream.labels < 0).mean() >= 0.3
+    assert len(stream.text_features) < 8
+    kept = stream.text_features[stream.labels[stream.scored]]
+    order = np.random.default_rng(0)
+    order.permutation(8)
+    order = order.permutation(400)
+    np.testing.assert_allclose(kept, TEXT[LABELS[order]][stream.scored], atol=1e-6)
 
 
 def test_duplicates_and_wrong_text():
@@ -74,13 +93,84 @@ def test_duplicates_and_wrong_text():
 
 
 def test_summary_measures_gains_against_the_same_order():
-    rows = summarise(stress(SET, ["zero-shot", "ncm"], scenarios=["all", "2 per class"]))
+    rows = summarise(stress(SET, ["zero-shot", "ncm"], scenarios=["shuffled", "2 per class"]))
     by = {(row["scenario"], row["method"]): row for row in rows}
-    assert by["all", "ncm"]["orders"] == 20  # fewer than 500 images
-    control, ncm = by["all", "zero-shot"], by["all", "ncm"]
+    assert by["shuffled", "ncm"]["orders"] == 20  # fewer than 500 images
+    control, ncm = by["shuffled", "zero-shot"], by["shuffled", "ncm"]
     assert control["gain"] == control["gain_worst"] == 0.0
     assert ncm["gain"] == pytest.approx(ncm["accuracy_mean"] - control["accuracy_mean"])
     assert ncm["gain_worst"] <= ncm["gain"]
+
+
+def test_the_tail_is_the_worst_tenth_of_the_orders_there_are():
+    for count, worst in ((1, 1), (5, 1), (10, 1), (11, 2), (20, 2), (100, 10)):
+        scores = np.random.default_rng(count).uniform(50, 90, count)
+        slow = np.mean([sorted(scores)[place] for place in range(worst)])
+        assert expected_tail_accuracy(scores.tolist()) == pytest.approx(slow)
+    records = stress(SET, ["ncm"], scenarios=["quarter"], orders=11)
+    [row] = summarise(records)
+    assert (row["orders"], row["tail_orders"]) == (11, 2)
+    worst, next_to_it, *_ = sorted(record.accuracy for record in records)
+    assert row["accuracy_worst"] == worst
+    assert row["expected_tail_accuracy"] == pytest.approx((worst + next_to_it) / 2)
+
+
+def test_a_plan_says_what_is_run():
+    names, parts = ["quarter", "shuffled"], []
+    for orders, transductive in ((None, False), (2, False), (3, True)):
+        parts = planned(SET, names, orders=orders, transductive=transductive)
+        methods = ["zero-shot", "stata" if transductive else "ncm"]
+        seen = []
+        records = stress(
+            SET,
+            methods,
+            scenarios=names,
+            orders=orders,
+            transductive=transductive,
+            step=seen.append,
+        )
+        assert {id(record) for record in seen} == {id(record) for record in records}
+        assert [record.scenario for record in seen[:2]] == ["shuffled"] * 2  # the largest
+        assert len(records) == 2 * sum(part.orders for part in parts)
+        assert [record.scenario for record in records] == [
+            part.scenario for part in parts for _ in range(2 * part.orders)
+        ]
+        for part in parts:
+            first = next(record for record in records if record.scenario == part.scenario)
+            assert part.rows == first.scored
+    assert parts == [Part("quarter", 3, parts[0].rows), Part("shuffled", 1, 400)]
+    with pytest.raises(ValueError, match="orders must be at least 1"):
+        planned(SET, names, orders=0)
+
+
+def test_the_same_seed_is_the_same_stream_whatever_runs_beside_it():
+    [alone] = stress(SET, ["ncm"], scenarios=["zipf"], orders=1, seed=4)
+    records = stress(SET, ["tda", "ncm"], scenarios=["few", "zipf"], orders=3, seed=3)
+    [beside] = [r for r in records if (r.scenario, r.method, r.seed) == ("zipf", "ncm", 4)]
+    assert (alone.scored, alone.accuracy) == (beside.scored, beside.accuracy)
+
+
+def test_whole_sets_are_seen_one_at_a_time():
+    """A batch is answered by itself: what the others are is nothing to it."""
+    stream = build("batches of 4", SET, 0)
+    assert len(stream.sets) == 2 and sum(stream.sets) == len(stream.labels)
+    scores = run_one(make("stata", stream, SET.logit_scale), stream, at_once=True)
+    first = stream.sets[0]
+    parts = [stream.features[:first], stream.features[first:]]
+    adapter = make("stata", stream, SET.logit_scale)
+    answers = np.concatenate([adapter.transduce(part).argmax(axis=1) for part in parts])
+    assert scores["accuracy"] == 100 * (answers == stream.labels).mean()
+    assert scores["second_half"] is None and scores["transductive"]
+    together = adapter.transduce(stream.features).argmax(axis=1)
+    assert (together != answers).any()  # else this test would say nothing
+
+
+def test_all_that_sees_whole_sets_can_be_stressed_on_them():
+    names = ["zero-shot", *soba.list_methods(family="transductive"), "adapt"]
+    records = stress(SET, names, scenarios=["few", "StatA 1-4 of 64"], orders=1, transductive=True)
+    assert [r.method for r in records] == 2 * names
+    assert [r.transductive for r in records] == 2 * [name != "zero-shot" for name in names]
+    assert all(card(name).family == "transductive" for name in names[1:-1])
 
 
 def test_refusals():
@@ -88,6 +178,10 @@ def test_refusals():
         stress(SET, ["gda"])
     with pytest.raises(ValueError, match="tunes prompts"):
         stress(SET, ["tpt"])
+    with pytest.raises(ValueError, match="transclip sees a whole set at once"):
+        stress(SET, ["transclip"])
+    with pytest.raises(ValueError, match="tda cannot see a whole set at once"):
+        stress(SET, ["zero-shot", "tda"], transductive=True)
     with pytest.raises(ValueError, match="no labels"):
         stress(soba.FeatureSet(FEATURES, TEXT), ["ncm"])
     with pytest.raises(ValueError, match="not views"):
