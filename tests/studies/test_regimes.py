@@ -181,6 +181,13 @@ def test_statas_batches_have_as_many_classes_and_images_as_said(case, least, siz
         assert len(set(labels[rows].tolist())) <= least + 3
 
 
+def test_ten_sets_are_enough():
+    labels = np.arange(300) % 50
+    sets = regimes.batches(labels, 50, np.random.default_rng(0), 4)
+    assert len(sets) == 10
+    assert all(len(set(labels[rows].tolist())) == 4 for rows in sets)
+
+
 def test_statas_batches_reach_both_ends_of_their_range():
     labels = np.repeat(np.arange(30), 100)
     sets = regimes.stata_batches(labels, 30, np.random.default_rng(0), 64, 1, 4)
