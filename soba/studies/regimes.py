@@ -56,7 +56,9 @@ def zipf(labels: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarr
     """The r-th class of a random ranking has at most the r-th part of the largest class."""
     order, rank = rng.permutation(len(labels)), 1 + rng.permutation(classes)
     largest = np.bincount(labels).max()
-    return order[rank_within(labels[order]) < np.maximum(1, largest // rank)[labels[order]]]
+    most = np.maximum(1, largest // rank)
+    kept: np.ndarray = order[rank_within(labels[order]) < most[labels[order]]]
+    return kept
 
 
 def bursts(
