@@ -14,12 +14,12 @@ PERF = Path(__file__).parent.parent / "perf"
 ROWS = {
     "speed": [
         r"SOBA.adapt, tenths, .* <= 4x",
-        r"SOBAPlus.adapt, .* <= 5x",
+        r"SOBAPlus.adapt, .* <= 3.5x",
         r"SOBAPlus.transduce, a round, .* <= 6x",
         r"one by one, .* p50 / .* <= 4x",
         r"one by one, .* p99.9 / .* <= 10x",
         r"one by one, .* slowest call .* <= 150ms",
-        r"SOBAPlus.adapt one by one, .* p50 / .* <= 4x",
+        r"SOBAPlus.adapt one by one, .* p50 / .* <= 3.5x",
         r"TDA.adapt, .* \d+ differ: .* >= 20x",
         r"resident memory .* <= 1.1x",
         r"queue / .* <= 1.3x",
@@ -30,10 +30,9 @@ ROWS = {
         r"SOBAPlus.learn, .* / zero-shot .* <= 1.8x",
         r"SOBAPlus.learn, a row at .* <= 1.2x",
         r"scattered ids .* <= 3x",
-        r"SOBAPlus.refresh, C=50, all unsure / all sure .* <= 2x",
-        r"SOBAPlus.refresh, C=100, all unsure / all sure .* <= 2x",
+        r"SOBAPlus.refresh, 1,600 kept, C=100 / the product of these .* <= 1.2x",
         r"merge of 4 state files, .* loading them .* <= 1.5x",
-        r"merge of 4 state files, .* peak memory / one queue .* <= 3x",
+        r"merge of 4 state files, .* peak memory / one state .* <= 3x",
     ],
     "durable": [
         r"batches of 500 in SQLite / in memory .* <= 3x",

@@ -32,7 +32,7 @@ class Gathering:
         """Add what one adapter keeps; after an error the gathering is of no use."""
         self.seen = self.seen.union(seen)
         kept = {name: queue.members() for name, queue in self.queues.items()}
-        drawn = {name: sample.items() for name, sample in self.samples.items()}
+        drawn = {name: sample.held() for name, sample in self.samples.items()}
         for one, other in itertools.product(stores_of(kept, drawn), stores_of(queues, samples)):
             refuse_conflicts(*one, *other)
         for name, queue in self.queues.items():

@@ -198,7 +198,7 @@ class ExchangesDeltas(Adapter):
         """What there is to merge; features stay where they are, so it serves under the lock."""
         return (
             {name: queue.members() for name, queue in self._queues.items()},
-            {name: sample.items() for name, sample in self._samples.items()},
+            {name: sample.held() for name, sample in self._samples.items()},
             self._seen,
         )
 

@@ -19,6 +19,7 @@ import numpy as np
 from soba.adapt.queue import Fetch
 
 PLACE_WIDTH = 8  # bytes
+_BLOCK_ROWS = 4096  # of features that are fetched at a time
 _FIRST = np.zeros(1, np.int64)
 _MASK = (1 << 64) - 1
 # The constants of splitmix64: a bijection of 64 bits, so that no two ids have one hash.
@@ -111,10 +112,15 @@ class UniformSample:
         """Take in another sample of the same size and key."""
         self.update(items.features, items.ids, items.places)
 
-    def items(self) -> Sampled:
-        """The images in canonical order, by hash."""
-        order = np.argsort(self.hashes[: self._count])
+    def items(self, first: int | None = None) -> Sampled:
+        """The images in canonical order, by hash; only the first ones, if so many are asked for."""
+        order = np.argsort(self.hashes[: self._count])[:first]
         return Sampled(self.features[order], self.ids[order], self.places[order])
+
+    def held(self) -> Sampled:
+        """The same images where they lie, in no order."""
+        kept = slice(self._count)
+        return Sampled(self.features[kept], self.ids[kept], self.places[kept])
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The content as arrays, a row per image, for a state file."""
@@ -123,6 +129,14 @@ class UniformSample:
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Replace the content by what `arrays` gave, to the bit."""
+        items = self.check(arrays)
+        self._allocate()
+        rows = np.arange(len(items.ids))
+        hashes, features = hash_ids(items.ids, self.key), items.features.__getitem__
+        self._insert(hashes, items.ids, items.places, rows, features)
+
+    def check(self, arrays: dict[str, np.ndarray]) -> Sampled:
+        """What `arrays` gave, checked; features stay in it."""
         features, ids, places = arrays["features"], arrays["ids"], arrays["places"]
         count = len(ids)
         if ids.shape != (count,) or ids.dtype.kind != "i" or count > self.size:
@@ -139,8 +153,7 @@ class UniformSample:
         hashes = hash_ids(ids, self.key)
         if (hashes[1:] <= hashes[:-1]).any():
             raise ValueError("the stored sample is not in the order of its ids' hashes")
-        self._allocate()
-        self._insert(hashes, ids, places, np.arange(count), lambda rows: features[rows])
+        return Sampled(features, ids, places)
 
     def copy(self) -> UniformSample:
         return copy.deepcopy(self)
@@ -175,10 +188,10 @@ class UniformSample:
         new = np.flatnonzero(stay[kept:])
         free = np.concatenate([np.flatnonzero(~stay[:kept]), np.arange(kept, self.size)])
         slots = free[: len(new)]
-        if len(new):
-            self.features[slots] = features(rows[new])
-            self.ids[slots], self.places[slots] = ids[new], places[new]
-            self.hashes[slots] = hashes[new]
+        for start in range(0, len(new), _BLOCK_ROWS):
+            some = slice(start, start + _BLOCK_ROWS)
+            self.features[slots[some]] = features(rows[new[some]])
+        self.ids[slots], self.places[slots], self.hashes[slots] = ids[new], places[new], hashes[new]
         self._count = int(stay.sum())
         if self._count == self.size:
             self._worst = int(self.hashes.max())

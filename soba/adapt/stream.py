@@ -118,16 +118,16 @@ class StreamAdapter(ExchangesDeltas):
         self, arrays: dict[str, np.ndarray], meta: dict[str, Any]
     ) -> tuple[dict[str, Members], dict[str, Sampled], SeenIds]:
         """The same of a state of such an adapter, checked; features stay in its arrays."""
-        seen, samples = SeenIds.restored(arrays, meta), self._empty_samples()
-        queues = {}
+        seen = SeenIds.restored(arrays, meta)
+        queues, samples = {}, {}
         for name, queue in self._queues.items():
             queues[name] = queue.check(_part(arrays, name, queue)).members()
             self._check_extra(arrays[f"{name}.extra"])
-        for name, sample in samples.items():
-            sample.restore(_part(arrays, name, sample))
+        for name, sample in self._samples.items():
+            samples[name] = sample.check(_part(arrays, name, sample))
         for name in self._stores:
             self._check_counted(seen, name, arrays)
-        return queues, {name: sample.items() for name, sample in samples.items()}, seen
+        return queues, samples, seen
 
     def _take_gathered(self, gathering: Gathering) -> None:
         self._queues, self._samples = gathering.queues, gathering.samples

@@ -94,11 +94,14 @@ class SOBAPlus(ScheduledAdapter):
     @property
     def sample(self) -> Sampled:
         """The images that are kept, by the hash of their ids."""
+        return self._sampled()
+
+    def _sampled(self, first: int | None = None) -> Sampled:
         kept = self._samples["sample"]
         if self.horizon is not None:
             kept = self._samples["older_sample"].copy()
-            kept.merge(self._samples["sample"].items())
-        return kept.items()
+            kept.merge(self._samples["sample"].held())
+        return kept.items(first)
 
     def explain(self, feature: Array) -> Explanation:
         """Where the answer for one image (d,) comes from, class by class; changes nothing."""
@@ -131,7 +134,7 @@ class SOBAPlus(ScheduledAdapter):
         images by hash are looked at.
         """
         with self._lock:
-            view, kept = self.view(), self.sample.first(FITTED)
+            view, kept = self.view(), self._sampled(FITTED)
         found: list[dict[int, float]] = [{} for _ in range(self.n_classes)]
         step = max(64, (1 << 20) // self.n_classes)
         for at in range(0, len(kept.ids), step):
@@ -233,7 +236,7 @@ class SOBAPlus(ScheduledAdapter):
         }
 
     def _statistics(self) -> dict[str, np.ndarray] | None:
-        sample = self.sample.first(FITTED)
+        sample = self._sampled(FITTED)
         if len(sample.ids) == 0:
             return None
         said = Candidates.of(sample.features, self._scaled_text)
