@@ -60,11 +60,14 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=3)
     parser.add_argument("--data", type=Path, default=DATA, help="default: SOBA_REAL_DATA")
     options = parser.parse_args()
+    files = {name: options.data / "whurs19" / f"{name}.npz" for name in BARS}
+    if absent := [str(path) for path in files.values() if not path.is_file()]:
+        parser.error(f"no real features at {', '.join(absent)}; set SOBA_REAL_DATA or --data")
     print("| set | attack | rows | method | clean | attacked | cost | bar | |")
     print("|---|---|---:|---|---:|---:|---:|---:|---|")
     missed = 0
     for name, most in BARS.items():
-        features = soba.FeatureSet.load(options.data / "whurs19" / f"{name}.npz")
+        features = soba.FeatureSet.load(files[name])
         for method in options.methods.split(","):
             runs = [costs(features, method, seed) for seed in range(options.orders)]
             for attack in ATTACKS:
