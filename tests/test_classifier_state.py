@@ -244,9 +244,9 @@ assert 'torch' not in sys.modules
 def test_a_class_of_adapters_loads_its_own_part(saved, classifier):
     adapter = soba.SOBAPlus.load(saved)
     assert type(adapter) is soba.SOBAPlus and adapter.n_seen == 24
-    assert isinstance(soba.load(saved, expect={"capacity": adapter.capacity}), soba.Classifier)
-    with pytest.raises(ValueError, match="saved with capacity"):
-        soba.load(saved, expect={"capacity": 3})
+    assert isinstance(soba.load(saved, expect={"horizon": adapter.horizon}), soba.Classifier)
+    with pytest.raises(ValueError, match="saved with horizon"):
+        soba.load(saved, expect={"horizon": 3})
 
 
 def test_another_encoder_is_refused(saved, tiny, tmp_path, files, reopened):

@@ -195,8 +195,12 @@ class Classified(BaseModel):
 
 class Queued(BaseModel):
     sample: str
-    entropy: float | None = Field(None, description="Under CLIP, in nats; of samples in a queue.")
-    probability: float | None = Field(None, description="Of the class; of samples of SOBA+.")
+    entropy: float | None = Field(
+        default=None, description="Under CLIP, in nats; of samples in a queue."
+    )
+    probability: float | None = Field(
+        default=None, description="Of the class; of samples of SOBA+."
+    )
 
 
 class ClassQueue(BaseModel):
