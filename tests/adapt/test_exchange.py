@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import places_of
 
 import soba
 from soba.adapt.delta import Delta
@@ -137,6 +138,16 @@ def test_with_a_horizon_a_log_has_a_time(seed, log, horizon):
         (plain.adapt if scores else plain.learn)(features[a:b], ids=ids[a:b])
     assert_same_state(replicas[0].state(), replicas[1].state())
     assert_same_samples(replicas[0], plain)
+
+
+def test_an_image_that_aged_has_its_earliest_place():
+    """Two learners see one image; the replica hears of the earlier place a generation later."""
+    features, _, make = setting("soba+", 0, 60, horizon=40)
+    late = told(make(), features[:20], np.arange(20), True)  # image 15 at place 15
+    early = told(make(), features[10:20], np.arange(10, 20), True)  # and at place 5
+    replica = make().absorb(late)
+    assert sorted(replica._samples["older_sample"].items().ids) == list(range(20))
+    assert places_of(replica.absorb(early)) == {i: i - 10 * (i >= 10) for i in range(20)}
 
 
 @pytest.mark.parametrize("name", soba.list_methods(family="stream"))
