@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from soba.adapt.soba_plus.fit import ROUNDS
 from soba.cli._common import check_folder, counted, out, progress_bar, shown
 from soba.cli._scale import Folder, RayOption, ShardOption, refuse_both, working
 from soba.scale.folder import ShardFolder
@@ -40,7 +41,7 @@ def learn_(
         ),
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option(min=0, help="Of --transductive, at most; default: 20.")
+        int | None, typer.Option(min=0, help=f"Of --transductive; default: {ROUNDS}.")
     ] = None,
     ray: RayOption = None,
 ) -> None:
@@ -66,7 +67,7 @@ def learn_(
     check_folder(output)
     with working(ray) as runner:
         if transductive:
-            _learn_at_once(run, output, 20 if rounds is None else rounds, runner)
+            _learn_at_once(run, output, ROUNDS if rounds is None else rounds, runner)
         else:
             _learn_all(run, method, output, runner)
 

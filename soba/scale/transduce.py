@@ -18,6 +18,7 @@ from soba._files import load_checked, save_checked
 from soba._formats import FORMAT, OLDEST, check_format
 from soba.adapt._arrays import Array, Batch, like, read_batch
 from soba.adapt.soba_plus.model import Gaussians
+from soba.adapt.soba_plus.fit import ROUNDS
 from soba.adapt.soba_plus.transduce import EMModel, EMStatistics, block_rows, em_rounds, sum_up
 from soba.scale.folder import ShardFolder
 from soba.scale.run import Here, Runner
@@ -28,7 +29,7 @@ KIND = "transduction"  # of the file, where a state says which adapter it is of
 def em_shards(
     folder: ShardFolder,
     *,
-    rounds: int = 20,
+    rounds: int = ROUNDS,
     runner: Runner | None = None,
     step: Callable[[int], None] = lambda count: None,
 ) -> EMModel:
@@ -81,7 +82,7 @@ def save_model(path: str | os.PathLike[str], model: EMModel, folder: ShardFolder
     arrays = {"text": model.text}
     if model.gaussians is not None and model.prior is not None:
         arrays |= {name: np.asarray(value) for name, value in asdict(model.gaussians).items()}
-        arrays |= {"prior": model.prior}
+        arrays |= {"prior": model.prior, "overconfidence": np.asarray(model.overconfidence)}
     meta = {"model": KIND, "format": FORMAT, "note": folder.note()}
     meta |= {"given_space": folder.manifest.id_space}
     save_checked(path, arrays, meta)
@@ -97,13 +98,14 @@ def load_model(path: str | os.PathLike[str]) -> EMModel | FormerModel:
     if former == OLDEST and set(arrays) == {field.name for field in fields(FormerModel)}:
         return FormerModel(**arrays)
     names = {field.name for field in fields(Gaussians)}
-    if set(arrays) not in ({"text"}, names | {"text", "prior"}):
+    if set(arrays) not in ({"text"}, names | {"text", "prior", "overconfidence"}):
         raise ValueError(f"{path}: the stored arrays do not fit together")
     if len(arrays) == 1:
         return EMModel(arrays["text"])
     gaussians: Any = {name: arrays[name] for name in names}
     gaussians["text_worth"] = float(arrays["text_worth"])
-    return EMModel(arrays["text"], Gaussians(**gaussians), prior=arrays["prior"])
+    overconfidence = float(arrays["overconfidence"])
+    return EMModel(arrays["text"], Gaussians(**gaussians), arrays["prior"], overconfidence)
 
 
 def model_logits(model: EMModel | FormerModel, features: np.ndarray) -> np.ndarray:

@@ -1,33 +1,70 @@
 """The formula of SOBA+: CLIP's logits, and beside them what the Gaussians and the class prior say.
 
-    logits_k = z_k + w H ( e_k log q_k + h log(C pi_k) )
+    logits_k = (z_k + w (e_k log q_k + h log(C pi_k))) / (1 + w e),    w = WEIGHT a H
 
-- z = CLIP's logits, H the entropy of their softmax in nats, CLIP's doubt: each expert is weighed by
-  the other's doubt, so where CLIP is sure nothing is added.
+- z = CLIP's logits, p = softmax(z), and H the entropy of p in nats, CLIP's doubt. Each expert is
+  weighed by the other's doubt, so where CLIP is sure nothing is added.
+- a >= 1 is CLIP's overconfidence: how much more often two draws from p agree than a draw from p
+  and one from q pi^h. Far from home CLIP is sure of what the images contradict.
 - q = softmax(G), what equally frequent Gaussians say (`model.py`). log q <= 0, so a class without
-  evidence e_k keeps CLIP's logit and needs no list of known classes.
-- pi, h: the class prior and how far it is to be believed (`prior.py`).
+  evidence e_k keeps CLIP's logit, and no list of known classes is needed.
+- pi is the class prior and h how far it is believed (`prior.py`).
+- 1 + w e, with e the evidence behind an average image, is the weight of all experts together: a
+  logarithmic opinion pool has weights that sum to one, or it counts twice what its experts share.
+  It changes probabilities and no label.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from soba.adapt._arrays import Array
 
-WEIGHT = 2.0  # nats of the Gaussians against one of CLIP's, for each nat of CLIP's doubt
+WEIGHT = 2.0  # of the Gaussians beside CLIP, for each nat of CLIP's doubt
 
 
 def add_experts(
-    xp: Any, logits: Array, scores: Array, doubt: Array, evidence: Array, prior: Array, weight: float
+    xp: Any, logits: Array, scores: Array, weight: Array, evidence: Array, prior: Array
 ) -> None:
     """Add to CLIP's logits (n, C), in place, what the Gaussians' scores G (n, C) say; takes both.
 
-    `doubt` is (n,), evidence and prior are of all classes (C,), or of some for each row (n, C).
+    `weight` is (n,); evidence and h log(C pi) are of all classes (C,), or of some for each row.
     """
     scores -= xp.max(scores, axis=-1, keepdims=True)
     scores -= xp.log(xp.sum(xp.exp(scores), axis=-1, keepdims=True))
     scores *= evidence
     scores += prior
-    scores *= weight * doubt[:, None]
+    scores *= weight[:, None]
     logits += scores
+
+
+def pool(
+    xp: Any,
+    logits: Array,
+    scores: Array,
+    doubt: Array,
+    evidence: Array,
+    prior: Array,
+    summary: np.ndarray,
+) -> None:
+    """Turn CLIP's logits (n, C), in place, into those of SOBA+; takes the scores.
+
+    `summary` holds a and e.
+    """
+    overconfidence, average = map(float, summary)
+    weight = (WEIGHT * overconfidence) * doubt
+    add_experts(xp, logits, scores, weight, evidence, prior)
+    logits /= (1.0 + average * weight)[:, None]
+
+
+def agreement(xp: Any, own: Array, told: Array, counts: Array) -> tuple[float, float]:
+    """Sums over images, by their counts (n,), of how often two draws agree: p and p, p and q."""
+    alike, other = xp.vecdot(own, own), xp.vecdot(own, told)
+    return float(xp.sum(counts * alike)), float(xp.sum(counts * other))
+
+
+def overconfidence(alike: float, other: float, evidence: float) -> float:
+    """a, from the sums of `agreement`; believed as far as there is evidence for an average image."""
+    return 1.0 + evidence * max(alike / max(other, 1e-30) - 1.0, 0.0)

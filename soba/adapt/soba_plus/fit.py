@@ -14,10 +14,10 @@ from soba.adapt._arrays import confidence, softmax
 from soba.adapt.sample import Sampled
 from soba.adapt.soba_plus.answer import add_experts
 from soba.adapt.soba_plus.model import Gaussians, Shares, fit_gaussians
-from soba.adapt.soba_plus.prior import blocks_in_time, predicted_prior
+from soba.adapt.soba_plus.prior import blocks_in_time, described, log_prior, predicted, sureness
 from soba.adapt.soba_plus.segments import add_segments, option_scores
 
-ROUNDS = 3  # of EM at a refresh
+ROUNDS = 4  # of EM, the first of them on CLIP's shares; more drift from what CLIP knows
 CANDIDATES = 16  # classes that an image is shared out among
 FITTED = 4096  # images of the sample that are fitted
 _BLOCK_LOGITS = 1 << 19  # scored at a time
@@ -61,37 +61,37 @@ def fit(sample: Sampled, text: np.ndarray, said: Candidates, weights: np.ndarray
     `text` is (C, d) of unit rows, `said` what CLIP says of the sample, `weights` (m,) what each
     image counts.
     """
-    rows, responsibilities = sample.features, softmax(np, said.logits)
+    rows, shares, classes = sample.features, softmax(np, said.logits), len(text)
     weighted = rows * np.sqrt(weights).astype(np.float32)[:, None]
     moments = (weighted.T @ weighted).astype(np.float64)
-    prior = _prior(sample, said, responsibilities, weights, len(text))
-    for left in range(ROUNDS, -1, -1):
+    sure = sureness(said.doubt, classes) * weights
+    blocks = blocks_in_time(sample.places, classes)
+    in_blocks = np.stack(
+        [_counts(said.classes[some], shares[some], sure[some], classes) for some in blocks]
+    )
+    images = np.array([weights[some].sum() for some in blocks])
+    counts = in_blocks.sum(axis=0)
+    describes = described(counts, float(images.sum()))
+    gaussians: Gaussians | None = None
+    for _ in range(ROUNDS):
+        if gaussians is not None:
+            prior = (describes * log_prior(counts)).astype(np.float32)
+            shares = _expected(rows, said, gaussians, prior)
+            counts = _counts(said.classes, shares, sure, classes)
         gaussians = fit_gaussians(
-            _shares(rows, said.classes, responsibilities, weights, len(text)), moments, text
+            _shares(rows, said.classes, shares, weights, classes), moments, text
         )
         if gaussians is None:
             return None
-        if left:
-            responsibilities = _expected(rows, said, gaussians, prior)
+    assert gaussians is not None
+    prior = (predicted(in_blocks, images) * log_prior(counts)).astype(np.float32)
     return Fitted(gaussians, prior)
 
 
-def _prior(
-    sample: Sampled, said: Candidates, shares: np.ndarray, weights: np.ndarray, classes: int
-) -> np.ndarray:
-    sure = np.maximum(1.0 - said.doubt / np.log(max(classes, 2)), 0.0) * weights
-    blocks = blocks_in_time(sample.places, classes)
-    counts = np.stack(
-        [
-            np.bincount(
-                said.classes[rows].reshape(-1),
-                (sure[rows, None] * shares[rows]).reshape(-1),
-                classes,
-            )
-            for rows in blocks
-        ]
-    )
-    return predicted_prior(counts, float(weights.sum() - weights[blocks[0]].sum()))
+def _counts(options: np.ndarray, shares: np.ndarray, sure: np.ndarray, classes: int) -> np.ndarray:
+    """(C,) images that CLIP is sure of, by their shares (m, K) of some options (m, K)."""
+    counted = (sure[:, None] * shares).reshape(-1)
+    return np.bincount(options.reshape(-1), counted, classes)
 
 
 def _shares(
@@ -113,11 +113,15 @@ def _shares(
 def _expected(
     rows: np.ndarray, said: Candidates, gaussians: Gaussians, prior: np.ndarray
 ) -> np.ndarray:
-    """The E step: responsibilities (m, K) of each image's candidates, one nat for one."""
+    """The E step: responsibilities (m, K) of each image's candidates.
+
+    It weighs one nat of the Gaussians as one of CLIP's, times CLIP's doubt: an image is in the
+    means that it is judged by.
+    """
     options, logits = said.classes, said.logits.copy()
     scores = option_scores(rows, np.arange(len(rows)), gaussians.weights, options)
     scores += (gaussians.bias + gaussians.width)[options]
-    evidence, log_prior = gaussians.evidence[options], prior.astype(np.float32)[options]
-    add_experts(np, logits, scores, said.doubt, evidence, log_prior, 1.0)
+    evidence, expected = gaussians.evidence[options], prior[options]
+    add_experts(np, logits, scores, said.doubt, evidence, expected)
     shared: np.ndarray = softmax(np, logits)
     return shared

@@ -54,10 +54,13 @@ class Gaussians:
     mass: np.ndarray  # (C,) n_k
     text_worth: float  # kappa
 
+    @property
+    def average_evidence(self) -> float:
+        """e, the evidence behind an average image."""
+        return float(self.mass @ self.evidence / self.mass.sum())
 
-def fit_gaussians(
-    shares: Shares, second_moments: np.ndarray, text: np.ndarray
-) -> Gaussians | None:
+
+def fit_gaussians(shares: Shares, second_moments: np.ndarray, text: np.ndarray) -> Gaussians | None:
     """The M step: from shares and (d, d) sum of f f^T; None where no class has scatter."""
     mass = np.maximum(shares.mass, LEAST_MASS)
     total, spent = mass.sum(), shares.squares / mass  # a mean takes a degree of freedom

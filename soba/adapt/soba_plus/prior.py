@@ -1,9 +1,15 @@
-"""The class prior of SOBA+: which classes of the list come, and how far that is to be believed.
+"""The class prior of SOBA+: which classes of the list come, and how far that is believed.
 
-pi_k is the share of class k among what CLIP is sure of: each image counts as 1 - H / log C, since
-what CLIP does not know of an image says nothing of which classes there are. h is how well pi
-predicted the images that came after those it was made of, in nats an image: 0 where the order is
-not by chance (streams sorted by class) or all classes come, 1 where most of the list is absent.
+pi_k is the share of class k among what CLIP is sure of: each image counts as its sureness, 1 - H /
+log C, since what CLIP does not know of an image says nothing of which classes there are. It is
+counted from responsibilities, so EM sharpens it.
+
+h is the gain in nats an image over "all classes alike", times the mean sureness: a CLIP that is
+unsure of most images knows little of which classes there are. It is asked twice:
+
+- EM looks back, so there pi counts as far as it describes the images it was counted from.
+- Answers look forward, so there pi counts as far as it predicted images that came after those it
+  was counted from: not at all in streams sorted by class, in full where most of the list is absent.
 """
 
 from __future__ import annotations
@@ -12,8 +18,15 @@ import itertools
 
 import numpy as np
 
-TELLING = 0.5  # nats an image by which pi has to beat "all alike" to count in full
-GROWTH = 0.25
+TELLING = 0.25  # nats an image by which a sure CLIP's pi has to beat "all alike" to count in full
+GROWTH = 25  # percent from one refresh to the next, and from one block that is predicted
+FIRST = 16  # images before the first of them, or C / 2
+
+
+def sureness(doubt: np.ndarray, classes: int) -> np.ndarray:
+    """(n,) 1 - H / log C, from CLIP's doubt (n,)."""
+    sure: np.ndarray = np.maximum(1.0 - doubt / np.log(max(classes, 2)), 0.0)
+    return sure
 
 
 def log_prior(counts: np.ndarray) -> np.ndarray:
@@ -23,23 +36,34 @@ def log_prior(counts: np.ndarray) -> np.ndarray:
     return logs
 
 
-def believed(gain: float) -> float:
-    """h, of nats an image that were gained by prediction."""
-    return min(max(gain / TELLING, 0.0), 1.0)
+def belief(gain: float, sure: float) -> float:
+    """h, of the nats gained by prediction and the mean sureness."""
+    return min(max(gain * sure / TELLING, 0.0), 1.0)
+
+
+def described(counts: np.ndarray, images: float) -> float:
+    """h, from the sure counts (C,) of some images."""
+    return belief(float(counts @ log_prior(counts)) / images, float(counts.sum()) / images)
 
 
 def blocks_in_time(places: np.ndarray, classes: int) -> list[np.ndarray]:
-    """Rows by their places in the stream, cut where a quarter more had come."""
+    """Rows by their places in the stream, cut where a quarter more had come.
+
+    Rows of one place have no order, so they stay together.
+    """
     order = np.argsort(places, kind="stable")
-    edges, edge = [0], max(16.0, classes / 2)
+    in_order = places[order]
+    edges, edge = [0], max(FIRST, classes // 2)
     while edge < len(order):
-        edges.append(int(edge))
-        edge = edge * (1.0 + GROWTH) + 1
-    return [order[a:b] for a, b in itertools.pairwise([*edges, len(order)])]
+        edge = int(np.searchsorted(in_order, in_order[edge - 1], side="right"))
+        edges.append(edge)
+        edge += edge * GROWTH // 100 + 1
+    return [order[a:b] for a, b in itertools.pairwise([*edges, len(order)]) if a < b]
 
 
-def predicted_prior(counts: np.ndarray, images: float) -> np.ndarray:
-    """(C,) h log(C pi) from counts (B, C) of blocks in time; `images` are those behind the first."""
+def predicted(counts: np.ndarray, images: np.ndarray) -> float:
+    """h, from the sure counts (B, C) of blocks in time and how many images these have, (B,)."""
     before = np.cumsum(counts, axis=0)
     gain = sum(float(now @ log_prior(then)) for now, then in zip(counts[1:], before, strict=False))
-    return believed(gain / max(images, 1.0)) * log_prior(before[-1])
+    later = float(images[1:].sum())
+    return belief(gain / later, float(counts.sum() / images.sum())) if later else 0.0

@@ -20,13 +20,13 @@ from soba.adapt.card import Card
 from soba.adapt.queue import EntropyQueue
 from soba.adapt.sample import Sampled, UniformSample
 from soba.adapt.scheduled import ScheduledAdapter
-from soba.adapt.soba_plus.answer import WEIGHT, add_experts
+from soba.adapt.soba_plus.answer import WEIGHT, agreement, overconfidence, pool
 from soba.adapt.soba_plus.copies import copy_weights
-from soba.adapt.soba_plus.fit import FITTED, Candidates, fit
+from soba.adapt.soba_plus.fit import FITTED, ROUNDS, Candidates, fit
+from soba.adapt.soba_plus.prior import FIRST, GROWTH
 from soba.adapt.soba_plus.transduce import transduce
 
 GAPS = 24  # refreshes within a horizon, at least
-GROWTH = 25  # percent from one refresh to the next
 KEPT = 16  # images kept for each class of the list
 LEAST_KEPT, MOST_KEPT = 512, 65_536
 JUDGED = 512  # images of the sample by which accuracies are estimated
@@ -65,7 +65,7 @@ class SOBAPlus(ScheduledAdapter):
     >>> zero_shot = (stream @ text.T).argmax(axis=1)
     >>> adapted = adapter.adapt(stream).argmax(axis=1)
     >>> int((zero_shot == labels).sum()), int((adapted == labels).sum())
-    (375, 397)
+    (375, 398)
     """
 
     card: ClassVar[Card] = Card("soba+", title="SOBA+", colour="#0a44cc", provenance="ours")
@@ -113,14 +113,17 @@ class SOBAPlus(ScheduledAdapter):
         logits, doubt = to_host(clip.logits)[0].astype(np.float64), float(clip.entropies[0])
         nothing = np.zeros(self.n_classes)
         if known is None:
-            return Explanation(logits, nothing, nothing, doubt, nothing, nothing, 0.0, None)
+            return Explanation(logits, nothing, nothing, doubt, 1.0, nothing, nothing, 0.0, None)
         scores = to_host(clip.features)[0] @ known["weights"].T + known["bias"]
-        telling = WEIGHT * doubt * known["evidence"] * np.log(softmax(np, scores))
+        overconfident, average = known["pool"].tolist()
+        weight = WEIGHT * overconfident * doubt
+        shares = np.array([1.0, weight]) / (1.0 + weight * average)
         return Explanation(
-            clip=logits,
-            images=telling,
-            prior=WEIGHT * doubt * known["prior"],
+            clip=shares[0] * logits,
+            images=shares[1] * known["evidence"] * np.log(softmax(np, scores)),
+            prior=shares[1] * known["prior"],
             doubt=doubt,
+            overconfidence=overconfident,
             evidence=known["evidence"],
             mass=known["mass"],
             text_worth=float(known["text_worth"][0]),
@@ -154,14 +157,15 @@ class SOBAPlus(ScheduledAdapter):
         known = self._view().statistics_
         return None if known is None else ExpectedAccuracy(*map(float, known["expected"]))
 
-    def transduce(self, features: Array, *, rounds: int = 20, out: Array | None = None) -> Array:
+    def transduce(
+        self, features: Array, *, rounds: int = ROUNDS, out: Array | None = None
+    ) -> Array:
         """Logits (n, C) of a whole set at once, where the order means nothing; changes nothing.
 
-        `rounds` of EM at most, fewer where nothing moves any more; 0 gives CLIP's logits. What was
-        learned from streams does not enter. Features may be memory-mapped: they are read in blocks,
-        once a round and once to score, and only the logits are as long as they; `out`, an array
-        (n, C) that takes these, may be memory-mapped as well. O(n C d) a round, as much as three
-        of zero-shot.
+        What was learned from streams does not enter. `rounds` are those of EM; 0 gives CLIP's
+        logits. Features may be memory-mapped: they are read in blocks, once a fit and once to
+        score, and only the logits are as long as they; `out`, an array (n, C) that takes these, may
+        be memory-mapped as well. O(n C d) a round, as much as three of zero-shot.
 
         Examples
         --------
@@ -170,7 +174,7 @@ class SOBAPlus(ScheduledAdapter):
         >>> logits = SOBAPlus(text, logit_scale=20.0).transduce(images)
         >>> zero_shot = (images @ text.T).argmax(axis=1)
         >>> int((zero_shot == labels).sum()), int((logits.argmax(axis=1) == labels).sum())
-        (375, 398)
+        (375, 399)
         """
         return transduce(self._scaled_text, features, rounds, out)
 
@@ -218,7 +222,10 @@ class SOBAPlus(ScheduledAdapter):
     def _growth(self) -> dict[str, int | None]:
         # Early, since little evidence does little; often, since in a stream sorted by class the
         # model knows nothing of the class that comes.
-        growth: dict[str, int | None] = {"first": max(16, self.n_classes // 2), "percent": GROWTH}
+        growth: dict[str, int | None] = {
+            "first": max(FIRST, self.n_classes // 2),
+            "percent": GROWTH,
+        }
         if self.horizon is not None:  # forgetting shows at a refresh
             gap = max(1, self.horizon // GAPS)
             growth["max_gap"] = gap if self.max_gap is None else min(gap, self.max_gap)
@@ -249,11 +256,13 @@ class SOBAPlus(ScheduledAdapter):
             "weights": model.weights,
             "bias": model.bias,
             "evidence": model.evidence,
-            "prior": fitted.prior.astype(np.float32),
+            "prior": fitted.prior,
             "mass": model.mass,
             "text_worth": np.array([model.text_worth]),
+            "pool": np.array([1.0, model.average_evidence]),
         }
-        return statistics | {"expected": self._expected(sample.first(JUDGED).features, statistics)}
+        self._judge(sample.first(JUDGED).features, weights[:JUDGED], statistics)
+        return statistics
 
     def _clip_to_score(self, batch: Batch) -> ClipScores:
         return self._clip(batch)
@@ -264,18 +273,29 @@ class SOBAPlus(ScheduledAdapter):
         scores += self._statistic("bias", batch)
         evidence, prior = (self._statistic(name, batch) for name in ("evidence", "prior"))
         doubt = batch.xp.asarray(clip.entropies[rows], dtype=scores.dtype, device=batch.device)
-        add_experts(batch.xp, clip.logits[rows, :], scores, doubt, evidence, prior, WEIGHT)
+        assert self.statistics_ is not None
+        summary = self.statistics_["pool"]
+        pool(batch.xp, clip.logits[rows, :], scores, doubt, evidence, prior, summary)
 
-    def _expected(self, rows: np.ndarray, known: dict[str, np.ndarray]) -> np.ndarray:
-        """(2,) mean adapted probability of what CLIP answers, and of what is answered now."""
-        batch = Batch(np, rows, False)
-        clip = self._clip(batch)
-        twin = self._view()
-        twin.statistics_ = known
-        twin._mirrors = {}
-        twin._add_block(batch, clip, slice(0, len(rows)))
-        shares = softmax(np, clip.logits)
-        return np.array([shares[np.arange(len(rows)), clip.labels].mean(), shares.max(1).mean()])
+    def _judge(
+        self, rows: np.ndarray, counts: np.ndarray, statistics: dict[str, np.ndarray]
+    ) -> None:
+        """Put in how overconfident CLIP is on some rows, and which accuracies are expected there.
+
+        The mean adapted probability of what CLIP answers, and of what is answered now.
+        """
+        clip = self._clip(Batch(np, rows, False))
+        scores = rows @ statistics["weights"].T + statistics["bias"]
+        told = softmax(np, scores + statistics["prior"])
+        summary = statistics["pool"]
+        alike, other = agreement(np, softmax(np, clip.logits), told, counts)
+        summary[0] = overconfidence(alike, other, float(summary[1]))
+        evidence, prior = statistics["evidence"], statistics["prior"]
+        doubt = clip.entropies.astype(np.float32)
+        pool(np, clip.logits, scores, doubt, evidence, prior, summary)
+        adapted = softmax(np, clip.logits)
+        answered = adapted[np.arange(len(rows)), clip.labels]
+        statistics["expected"] = np.array([answered.mean(), adapted.max(axis=1).mean()])
 
 
 @dataclass(frozen=True)
@@ -294,6 +314,7 @@ class Explanation:
     images: np.ndarray  # what the Gaussians add, made of images and of the text
     prior: np.ndarray  # what is added for classes that come more often than others
     doubt: float  # H, CLIP's entropy in nats: all that is added is in proportion to it
+    overconfidence: float  # a, from 1: so much more is added
     evidence: np.ndarray  # e_k, from 0 to 1
     mass: np.ndarray  # n_k, images behind each class, shared out by their probability
     text_worth: float  # kappa, how many images the text of a class is worth

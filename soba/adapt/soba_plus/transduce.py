@@ -1,8 +1,7 @@
 """Whole sets: the same model by EM over all images, in blocks that a cluster may sum up.
 
-A person with a folder has no stream: every image may speak for every other. The class prior is that
-of CLIP's first shares, since one that follows its own rounds runs away; how far it is believed is
-how well it describes the images it is made of, for there is no later one to predict.
+A person with a folder has no stream: every image may speak for every other. No image comes later
+that the class prior could predict, so it is believed as far as it describes the set.
 
 The statistics of blocks add, so that a cluster can map `em_statistics` over shards, add in shard
 order and go on with `em_update`.
@@ -18,12 +17,12 @@ import numpy as np
 
 from soba.adapt._arrays import Array, Batch, like, read_batch, score_with_clip, softmax, to_host
 from soba.adapt._values import whole
-from soba.adapt.soba_plus.answer import WEIGHT, add_experts
+from soba.adapt.soba_plus.answer import add_experts, agreement, overconfidence, pool
+from soba.adapt.soba_plus.fit import ROUNDS
 from soba.adapt.soba_plus.model import Gaussians, Shares, fit_gaussians
-from soba.adapt.soba_plus.prior import believed, log_prior
+from soba.adapt.soba_plus.prior import described, log_prior, sureness
 from soba.adapt.transductive import check_out
 
-MOVED = 2e-4  # of all shares: less in a round, and nothing moves any more
 _BLOCK_LOGITS = 1 << 21  # scored at a time: products want many rows, memory few
 
 
@@ -33,22 +32,23 @@ class EMModel:
 
     text: np.ndarray  # (C, d) text features times the logit scale, float32
     gaussians: Gaussians | None = None
+    prior: np.ndarray | None = None  # (C,) h log(C pi)
+    overconfidence: float = 1.0
     # Measured in the first round only, under plain CLIP.
     second_moments: np.ndarray | None = None  # (d, d) sum of f f^T
-    prior: np.ndarray | None = None  # (C,) h log(C pi)
+    belief: float = 0.0  # h
 
-    def logits(self, batch: Batch, *, in_fit: bool = False) -> Array:
-        """(m, d) rows -> (m, C), in the batch's library; `in_fit`: those of the E step."""
+    def logits(self, batch: Batch) -> Array:
+        """(m, d) rows -> (m, C), in the batch's library."""
         clip = score_with_clip(batch, like(batch, self.text))
         if self.gaussians is None or self.prior is None:
             return clip.logits
         model = self.gaussians
-        scores = batch.x @ like(batch, model.weights).T
-        scores += like(batch, model.bias + model.width if in_fit else model.bias)
+        scores = batch.x @ like(batch, model.weights).T + like(batch, model.bias)
         doubt = batch.xp.asarray(clip.entropies, dtype=scores.dtype, device=batch.device)
         evidence, prior = like(batch, model.evidence), like(batch, self.prior)
-        weight = 1.0 if in_fit else WEIGHT
-        add_experts(batch.xp, clip.logits, scores, doubt, evidence, prior, weight)
+        summary = np.array([self.overconfidence, model.average_evidence])
+        pool(batch.xp, clip.logits, scores, doubt, evidence, prior, summary)
         return clip.logits
 
 
@@ -58,40 +58,51 @@ class EMStatistics:
 
     count: int
     shares: Shares
+    sure: np.ndarray  # (C,) responsibilities, by how sure CLIP is of each image
+    agreement: np.ndarray  # (2,) how often two draws agree: both CLIP's, and one of the model's
     second_moments: np.ndarray | None = None  # where the model does not know them yet
-    sure: np.ndarray | None = None  # (C,) the same, of shares by what CLIP is sure of
 
     def __add__(self, other: EMStatistics) -> EMStatistics:
-        count, shares = self.count + other.count, self.shares + other.shares
-        if (self.second_moments is None) != (other.second_moments is None):
+        moments = self.second_moments
+        if (moments is None) != (other.second_moments is None):
             raise ValueError("statistics add under one model: only one of these has its scatter")
-        if self.second_moments is None or self.sure is None:
-            return EMStatistics(count, shares)
+        if moments is not None and other.second_moments is not None:
+            moments = moments + other.second_moments
         return EMStatistics(
-            count, shares, self.second_moments + other.second_moments, self.sure + other.sure
+            self.count + other.count,
+            self.shares + other.shares,
+            self.sure + other.sure,
+            self.agreement + other.agreement,
+            moments,
         )
 
 
 def em_statistics(block: Batch, model: EMModel) -> EMStatistics:
-    """The E step on some rows: their shares among the classes, summed up."""
+    """The E step on some rows: their responsibilities, summed up."""
     xp, x = block.xp, block.x
-    shares = softmax(xp, model.logits(block, in_fit=True))
+    clip = score_with_clip(block, like(block, model.text))
+    own = softmax(xp, clip.logits)
+    doubt = xp.asarray(clip.entropies, dtype=own.dtype, device=block.device)
+    told, shares = own, own
+    if model.gaussians is not None and model.prior is not None:
+        fitted, prior = model.gaussians, like(block, model.prior)
+        scores = x @ like(block, fitted.weights).T + like(block, fitted.bias)
+        told = softmax(xp, scores + prior)
+        scores += like(block, fitted.width)
+        add_experts(xp, clip.logits, scores, doubt, like(block, fitted.evidence), prior)
+        shares = softmax(xp, clip.logits)
+    sure = like(block, sureness(clip.entropies, len(model.text)).astype(np.float32))
     wide = {"axis": 0, "dtype": xp.float64}
-    summed = Shares(
-        to_host(xp.sum(shares, **wide)),
-        to_host(xp.sum(shares * shares, **wide)),
-        to_host(shares.T @ x).astype(np.float64),
-    )
-    if model.second_moments is not None:
-        return EMStatistics(len(block), summed)
-    classes = int(shares.shape[1])
-    tiny = xp.finfo(shares.dtype).smallest_normal
-    logs = xp.log(xp.maximum(shares, xp.asarray(tiny, dtype=shares.dtype, device=block.device)))
-    sureness = 1.0 + xp.vecdot(shares, logs) / float(np.log(max(classes, 2)))
-    sureness = xp.maximum(sureness, xp.zeros_like(sureness))
-    moments = to_host(x.T @ x).astype(np.float64)
     return EMStatistics(
-        len(block), summed, moments, to_host(sureness @ shares).astype(np.float64)
+        len(block),
+        Shares(
+            to_host(xp.sum(shares, **wide)),
+            to_host(xp.sum(shares * shares, **wide)),
+            to_host(shares.T @ x).astype(np.float64),
+        ),
+        to_host(sure @ shares).astype(np.float64),
+        np.array(agreement(xp, own, told, xp.ones_like(doubt))),
+        to_host(x.T @ x).astype(np.float64) if model.second_moments is None else None,
     )
 
 
@@ -100,24 +111,25 @@ def em_update(statistics: EMStatistics, model: EMModel) -> EMModel:
 
     Plain CLIP where they hold too little: no scatter within any class.
     """
-    if statistics.second_moments is not None and statistics.sure is not None:
-        logs = log_prior(statistics.sure)
-        h = believed(float(statistics.sure @ logs) / max(statistics.count, 1))
-        model = replace(
-            model,
-            second_moments=statistics.second_moments,
-            prior=(h * logs).astype(np.float32),
-        )
+    sure = statistics.sure
+    if statistics.second_moments is not None:
+        h = described(sure, max(statistics.count, 1))
+        model = replace(model, second_moments=statistics.second_moments, belief=h)
     if model.second_moments is None:
         raise ValueError("neither the statistics nor the model know the scatter")
     text = model.text / np.linalg.norm(model.text, axis=1, keepdims=True)
+    gaussians = fit_gaussians(statistics.shares, model.second_moments, text)
+    evidence = 0.0 if gaussians is None else gaussians.average_evidence
     return replace(
-        model, gaussians=fit_gaussians(statistics.shares, model.second_moments, text)
+        model,
+        gaussians=gaussians,
+        prior=(model.belief * log_prior(sure)).astype(np.float32),
+        overconfidence=overconfidence(*statistics.agreement.tolist(), evidence),
     )
 
 
 def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None) -> Array:
-    """The logits of a whole set: at most `rounds` of EM over its blocks, then one pass to score.
+    """The logits of a whole set: EM over its blocks, then one pass to score.
 
     `text` holds the text features times the logit scale. See `soba.SOBAPlus.transduce`.
     """
@@ -127,7 +139,7 @@ def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None)
     return rows.scored(_fitted(rows, text, rounds), out)
 
 
-def em_fit(text: np.ndarray, features: Array, *, rounds: int = 20) -> EMModel:
+def em_fit(text: np.ndarray, features: Array, *, rounds: int = ROUNDS) -> EMModel:
     """The model that `transduce` scores with, for those who score a block at a time."""
     return _fitted(_Rows(features, text), text, rounds)
 
@@ -137,29 +149,24 @@ def _fitted(rows: _Rows, text: np.ndarray, rounds: int) -> EMModel:
 
 
 def em_rounds(
-    text: np.ndarray, statistics_of: Callable[[EMModel], EMStatistics | None], *, rounds: int = 20
+    text: np.ndarray,
+    statistics_of: Callable[[EMModel], EMStatistics | None],
+    *,
+    rounds: int = ROUNDS,
 ) -> EMModel:
-    """E and M in turn, until nothing moves any more; who sums up, and where, is the caller's.
+    """E and M in turn; who sums up, and where, is the caller's.
 
     `statistics_of` gives the statistics of all images under a model, None where there are none.
     """
-    whole(rounds, "rounds", least=0)
     model = EMModel(text)
-    sums: np.ndarray | None = None
-    for _ in range(rounds):
+    for _ in range(whole(rounds, "rounds", least=0)):
         statistics = statistics_of(model)
         if statistics is None:
             break
         model = em_update(statistics, model)
-        moved = np.inf if sums is None else _length(statistics.shares.sums - sums)
-        if model.gaussians is None or moved <= 2.0 * MOVED * statistics.count:
+        if model.gaussians is None:
             break
-        sums = statistics.shares.sums
     return model
-
-
-def _length(sums: np.ndarray) -> float:
-    return float(np.linalg.norm(sums, axis=1).sum())
 
 
 def sum_up(blocks: Iterator[Batch], model: EMModel) -> EMStatistics | None:

@@ -1,0 +1,178 @@
+"""SOBA+ by loops over images and classes, in float64: slow and obvious, to read and to test with.
+
+    logits = adapt(images, text, scale)        a stream, of no more images than the sample keeps
+    logits = transduce(images, text, scale)    a whole set
+
+Images (n, d) and text (C, d) are unit rows. It shares no code with `soba`; the names and formulas
+are those of docs/soba_plus.md. `tests/adapt/test_soba_plus_reference.py` compares the two.
+"""
+
+import math
+
+import numpy as np
+
+WEIGHT, ROUNDS, TELLING, GROWTH, COPY_COSINE = 2.0, 4, 0.25, 25, 0.99
+
+
+def softmax(row):
+    powers = [math.exp(value - max(row)) for value in row]
+    return np.array([power / sum(powers) for power in powers])
+
+
+def entropy(p):
+    return -sum(x * math.log(x) for x in p if x > 0)
+
+
+class Clip:
+    """What CLIP says of one image: logits z, probabilities p, doubt H and sureness 1 - H / log C."""
+
+    def __init__(self, image, text, scale):
+        self.z = np.array([scale * float(image @ row) for row in text])
+        self.p = softmax(self.z)
+        self.doubt = entropy(self.p)
+        self.sureness = max(1 - self.doubt / math.log(len(text)), 0.0)
+
+
+def adapt(images, text, scale):
+    """Each image is learned, and then answered by the model of the last refresh."""
+    clips = [Clip(image, text, scale) for image in images]
+    logits, model, due = [], None, max(16, len(text) // 2)
+    for i in range(len(images)):
+        if i + 1 == due:
+            weights = copy_weights(images[:due])
+            h = belief_in_stream(clips[:due], weights)
+            model = fit(images[:due], clips[:due], text, weights, h)
+            due += math.ceil(due * GROWTH / 100)
+        logits.append(clips[i].z if model is None else answer(model, images[i], clips[i]))
+    return np.array(logits)
+
+
+def transduce(images, text, scale):
+    clips = [Clip(image, text, scale) for image in images]
+    ones = [1.0] * len(images)
+    log_pi = log_prior([clip.p for clip in clips], clips, ones)
+    gains = [clip.sureness * float(clip.p @ log_pi) for clip in clips]
+    h = belief(np.mean(gains), np.mean([clip.sureness for clip in clips]))
+    model = fit(images, clips, text, ones, h, in_fit=True)
+    return np.array([answer(model, *pair) for pair in zip(images, clips, strict=True)])
+
+
+def copy_weights(images):
+    """Near-copies share one weight."""
+    return [1 / sum(float(a @ b) >= COPY_COSINE for b in images) for a in images]
+
+
+def log_prior(shares, clips, weights):
+    """log(C pi): shares of the classes among what CLIP is sure of, and one image more for each."""
+    C = len(shares[0])
+    counts = np.ones(C)
+    for r, clip, weight in zip(shares, clips, weights, strict=True):
+        counts += weight * clip.sureness * r
+    return np.log(C * counts / sum(counts))
+
+
+def belief(gain, sureness):
+    """h: nats gained over "all classes alike", times how sure CLIP is."""
+    return min(max(gain * sureness / TELLING, 0.0), 1.0)
+
+
+def belief_in_stream(clips, weights):
+    """How well the prior predicted each block of the stream from the blocks before it."""
+    C, n = len(clips[0].p), len(clips)
+    edge, gain, images = max(16, C // 2), 0.0, 0.0
+    while edge < n:
+        end = min(edge + edge * GROWTH // 100 + 1, n)
+        log_pi = log_prior([clip.p for clip in clips[:edge]], clips[:edge], weights[:edge])
+        for clip, weight in zip(clips[edge:end], weights[edge:end], strict=True):
+            gain += weight * clip.sureness * float(clip.p @ log_pi)
+            images += weight
+        edge = end
+    sure = sum(w * clip.sureness for w, clip in zip(weights, clips, strict=True)) / sum(weights)
+    return belief(gain / images, sure) if images else 0.0
+
+
+def fit(images, clips, text, weights, h, in_fit=False):
+    """EM: the M step on CLIP's shares, then E and M in turn."""
+    shares = [clip.p for clip in clips]
+    model = None
+    for _ in range(ROUNDS):
+        before = model
+        if model is not None:
+            shares = [
+                softmax(in_em(model, *pair)) for pair in zip(images, clips, strict=True)
+            ]
+        model = gaussians(images, shares, text, weights)
+        model["prior"] = h * log_prior(shares, clips, weights)
+    # A whole set is read once a round, so its overconfidence is that under the model before.
+    model["a"] = overconfidence(before if in_fit else model, images, clips, weights)
+    return model
+
+
+def gaussians(images, shares, text, weights):
+    """N(mu_k, S) for each class k, from images that are shared out among the classes."""
+    (n, d), C = images.shape, len(text)
+    mass = np.zeros(C)
+    sums, squares = np.zeros((C, d)), np.zeros(C)
+    for image, r, weight in zip(images, shares, weights, strict=True):
+        mass += weight * r
+        squares += weight * r**2
+        sums += weight * np.outer(r, image)
+    mass = np.maximum(mass, 1e-9)
+    mu = sums / mass[:, None]
+
+    S = np.zeros((d, d))  # the covariance within classes; each mean takes a degree of freedom
+    for image, r, weight in zip(images, shares, weights, strict=True):
+        for k in range(C):
+            S += weight * r[k] * np.outer(image - mu[k], image - mu[k])
+    spent = squares / mass
+    S /= sum(mass) - sum(spent)
+    A = np.linalg.inv(S + np.trace(S @ S) / np.trace(S) * np.eye(d))
+    D = np.trace(A @ S)
+
+    # Means shrink to g + slope t_k by empirical Bayes: a text is worth kappa images.
+    g = sum(mass[k] * mu[k] for k in range(C)) / sum(mass)
+    t = text - sum(mass[k] * text[k] for k in range(C)) / sum(mass)
+    slope = sum(mass[k] * (mu[k] - g) @ t[k] for k in range(C))
+    slope = max(slope / sum(mass[k] * t[k] @ t[k] for k in range(C)), 0.0)
+    unexplained = 0.0
+    for k in range(C):
+        rest = mu[k] - g - slope * t[k]
+        unexplained += (mass[k] * rest @ rest - np.trace(S) * spent[k]) / sum(mass)
+    kappa = np.trace(S) / max(unexplained, 1e-3 * np.trace(S))
+    known = mass + kappa
+    m = [(mass[k] * (mu[k] - g) + kappa * slope * t[k]) / known[k] for k in range(C)]
+    return {"A": A, "D": D, "g": g, "m": m, "known": known, "mass": mass, "e": mass / (mass + 2 * D)}
+
+
+def scores(model, image):
+    """G_k: the log-density of the image under class k, up to a constant of the image."""
+    A, g, D = model["A"], model["g"], model["D"]
+    return np.array(
+        [
+            (image - g) @ A @ m - m @ A @ m / 2 + D / (2 * known)
+            for m, known in zip(model["m"], model["known"], strict=True)
+        ]
+    )
+
+
+def in_em(model, image, clip):
+    """The logits of the E step: a mean that is known badly makes a wide predictive density."""
+    G = scores(model, image) - model["D"] / 2 * np.log(1 + 1 / model["known"])
+    return clip.z + clip.doubt * (model["e"] * np.log(softmax(G)) + model["prior"])
+
+
+def overconfidence(model, images, clips, weights, first=512):
+    """How much more often two draws from p agree than one from p and one from the model."""
+    alike = other = 0.0
+    for image, clip, weight in zip(images[:first], clips, weights, strict=False):
+        told = softmax(scores(model, image) + model["prior"])
+        alike += weight * float(clip.p @ clip.p)
+        other += weight * float(clip.p @ told)
+    return max(alike / other, 1.0)
+
+
+def answer(model, image, clip):
+    w = WEIGHT * model["a"] * clip.doubt
+    e = sum(model["mass"] * model["e"]) / sum(model["mass"])
+    told = model["e"] * np.log(softmax(scores(model, image)))
+    return (clip.z + w * (told + model["prior"])) / (1 + w * e)
