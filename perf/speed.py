@@ -22,12 +22,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
 import soba
-from soba.adapt.soba_plus import transduce
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 from reference import ReferenceTDA
@@ -90,8 +88,7 @@ def bulk(small: bool) -> list[Row]:
     em_rounds = 3
 
     def transduced() -> None:
-        with mock.patch.object(transduce, "MOVED", -1.0):  # all rounds
-            soba.SOBAPlus(text, logit_scale=20.0).transduce(stream, rounds=em_rounds, out=logits)
+        soba.SOBAPlus(text, logit_scale=20.0).transduce(stream, rounds=em_rounds, out=logits)
 
     logits = np.empty((n, classes), np.float32)
     size = f"{n:,} x {width}, C={classes}"
