@@ -109,7 +109,7 @@ def test_a_prior_is_believed_where_it_predicts():
         adapter.adapt(features[few])
         doubtful = features[few][np.argmax([adapter.explain(f).doubt for f in features[few]])]
         prior = adapter.explain(doubtful).prior
-        assert prior[:6].mean() > prior[6:].mean() + 0.5
+        assert prior[:6].mean() > prior[6:].mean()
         in_order = SOBAPlus(text, logit_scale=20.0)
         in_order.adapt(features[np.argsort(labels, kind="stable")])
         sorted_prior = in_order.explain(doubtful).prior

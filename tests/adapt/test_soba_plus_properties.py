@@ -64,6 +64,13 @@ def test_lengths_do_not_matter_and_classes_may_be_renamed():
     assert_same_logits(renamed, expected[:, order], tolerance=1e-4)
 
 
+def pooled(told, logits):
+    """What CLIP's logits are multiplied by in an explanation, beside the other experts."""
+    part = float(told.clip @ logits / (logits @ logits))
+    assert 0.0 < part < 1.0 + 1e-5
+    return part
+
+
 def test_a_class_without_evidence_keeps_clips_logit():
     """Images say nothing for it or against it; of the others they lower what is less likely."""
     text = np.concatenate([TEXT, -TEXT[:1] - TEXT[1:2]])  # nothing looks like the last class
@@ -74,7 +81,8 @@ def test_a_class_without_evidence_keeps_clips_logit():
     for row, logits in zip(FEATURES[:60], clip, strict=False):
         told = adapter.explain(row)
         assert told.mass[-1] < 0.1 and told.evidence[-1] < 0.01
-        np.testing.assert_allclose(told.clip, logits, atol=1e-4)
+        # All experts together are divided by their weight, which moves no class against another.
+        np.testing.assert_allclose(told.clip, pooled(told, logits) * logits, atol=1e-4)
         moved.append(adapter.logits(row) - told.clip - told.prior)
     moved = np.array(moved)
     assert moved.max() < 1e-3
@@ -87,16 +95,18 @@ def test_where_clip_is_sure_nothing_is_added():
     adapter = SOBAPlus(TEXT, logit_scale=60.0)
     adapter.adapt(FEATURES)
     told = [adapter.explain(row) for row in FEATURES]
-    chances = soba.ZeroShot(TEXT, logit_scale=60.0).probabilities(FEATURES).astype(float)
+    clip = soba.ZeroShot(TEXT, logit_scale=60.0)
+    logits, chances = clip.logits(FEATURES), clip.probabilities(FEATURES).astype(float)
     doubt = -(chances * np.log(np.maximum(chances, 1e-30))).sum(axis=1)
     np.testing.assert_allclose([each.doubt for each in told], doubt, atol=1e-4)
-    added = np.array([np.abs(each.logits - each.clip).max() for each in told])
+    added = np.abs(adapter.logits(FEATURES) - logits).max(axis=1)
     assert doubt.min() < 1e-6 and added[doubt < 1e-6].max() < 1e-3
     assert doubt.max() > 0.5 and added[doubt > 0.5].min() > 0.05
-    for each, weight in zip(told, doubt, strict=True):
-        np.testing.assert_allclose(
-            each.prior, told[0].prior / told[0].doubt * weight, rtol=1e-3, atol=1e-5
-        )
+    unsure = int(doubt.argmax())
+    whole = told[unsure].prior / pooled(told[unsure], logits[unsure]) / doubt[unsure]
+    for each, row, weight in zip(told, logits, doubt, strict=True):
+        due = whole * weight * pooled(each, row)
+        np.testing.assert_allclose(each.prior, due, rtol=1e-3, atol=1e-4)
 
 
 def test_more_images_give_more_evidence():
