@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-WEIGHT, ROUNDS, TELLING, GROWTH, COPY_COSINE = 2.0, 4, 0.25, 25, 0.99
+WEIGHT, ROUNDS, TELLING, GROWTH, COPY_COSINE = 2.0, 3, 0.25, 25, 0.99
 
 
 def softmax(row):
@@ -39,9 +39,10 @@ def adapt(images, text, scale):
     logits, model, due = [], None, max(16, len(text) // 2)
     for i in range(len(images)):
         if i + 1 == due:
-            weights = copy_weights(images[:due])
-            h = belief_in_stream(clips[:due], weights)
-            model = fit(images[:due], clips[:due], text, weights, h)
+            seen, clipped, weights = images[:due], clips[:due], copy_weights(images[:due])
+            model, log_pi = fit(seen, clipped, text, weights)
+            model["prior"] = belief_in_stream(clipped, weights) * log_pi
+            model["a"] = overconfidence(model, model, seen[:512], clipped, weights)
             due += math.ceil(due * GROWTH / 100)
         logits.append(clips[i].z if model is None else answer(model, images[i], clips[i]))
     return np.array(logits)
@@ -50,10 +51,10 @@ def adapt(images, text, scale):
 def transduce(images, text, scale):
     clips = [Clip(image, text, scale) for image in images]
     ones = [1.0] * len(images)
-    log_pi = log_prior([clip.p for clip in clips], clips, ones)
-    gains = [clip.sureness * float(clip.p @ log_pi) for clip in clips]
-    h = belief(np.mean(gains), np.mean([clip.sureness for clip in clips]))
-    model = fit(images, clips, text, ones, h, in_fit=True)
+    model, log_pi = fit(images, clips, text, ones)
+    model["prior"] = model["h"] * log_pi
+    # A set is read once a round, so how overconfident CLIP is was asked of the model before.
+    model["a"] = overconfidence(model["before"], model, images, clips, ones)
     return np.array([answer(model, *pair) for pair in zip(images, clips, strict=True)])
 
 
@@ -76,6 +77,23 @@ def belief(gain, sureness):
     return min(max(gain * sureness / TELLING, 0.0), 1.0)
 
 
+def mean_sureness(clips, weights):
+    return sum(w * clip.sureness for w, clip in zip(weights, clips, strict=True)) / sum(weights)
+
+
+def belief_of_set(clips, weights):
+    """How well the prior describes each image, by the others (to first order in its own count)."""
+    log_pi = log_prior([clip.p for clip in clips], clips, weights)
+    counts = np.ones(len(log_pi))
+    for clip, weight in zip(clips, weights, strict=True):
+        counts += weight * clip.sureness * clip.p
+    gain = 0.0
+    for clip, weight in zip(clips, weights, strict=True):
+        own = weight * clip.sureness * clip.p
+        gain += float(own @ (log_pi - own / counts))
+    return belief(gain / sum(weights), mean_sureness(clips, weights))
+
+
 def belief_in_stream(clips, weights):
     """How well the prior predicted each block of the stream from the blocks before it."""
     C, n = len(clips[0].p), len(clips)
@@ -87,25 +105,19 @@ def belief_in_stream(clips, weights):
             gain += weight * clip.sureness * float(clip.p @ log_pi)
             images += weight
         edge = end
-    sure = sum(w * clip.sureness for w, clip in zip(weights, clips, strict=True)) / sum(weights)
-    return belief(gain / images, sure) if images else 0.0
+    return belief(gain / images, mean_sureness(clips, weights)) if images else 0.0
 
 
-def fit(images, clips, text, weights, h, in_fit=False):
-    """EM: the M step on CLIP's shares, then E and M in turn."""
-    shares = [clip.p for clip in clips]
-    model = None
+def fit(images, clips, text, weights):
+    """EM: the M step on CLIP's shares, then E and M in turn. The model, and log(C pi)."""
+    shares, h, model = [clip.p for clip in clips], belief_of_set(clips, weights), None
     for _ in range(ROUNDS):
-        before = model
         if model is not None:
-            shares = [
-                softmax(in_em(model, *pair)) for pair in zip(images, clips, strict=True)
-            ]
-        model = gaussians(images, shares, text, weights)
-        model["prior"] = h * log_prior(shares, clips, weights)
-    # A whole set is read once a round, so its overconfidence is that under the model before.
-    model["a"] = overconfidence(before if in_fit else model, images, clips, weights)
-    return model
+            model["prior"] = h * log_pi  # EM looks back: pi counts as far as it describes
+            shares = [softmax(in_em(model, *pair)) for pair in zip(images, clips, strict=True)]
+        before, model = model, gaussians(images, shares, text, weights)
+        log_pi = log_prior(shares, clips, weights)
+    return model | {"before": before, "h": h}, log_pi
 
 
 def gaussians(images, shares, text, weights):
@@ -141,7 +153,15 @@ def gaussians(images, shares, text, weights):
     kappa = np.trace(S) / max(unexplained, 1e-3 * np.trace(S))
     known = mass + kappa
     m = [(mass[k] * (mu[k] - g) + kappa * slope * t[k]) / known[k] for k in range(C)]
-    return {"A": A, "D": D, "g": g, "m": m, "known": known, "mass": mass, "e": mass / (mass + 2 * D)}
+    return {
+        "A": A,
+        "D": D,
+        "g": g,
+        "m": m,
+        "known": known,
+        "mass": mass,
+        "e": mass / (mass + 2 * D),
+    }
 
 
 def scores(model, image):
@@ -161,18 +181,21 @@ def in_em(model, image, clip):
     return clip.z + clip.doubt * (model["e"] * np.log(softmax(G)) + model["prior"])
 
 
-def overconfidence(model, images, clips, weights, first=512):
+def overconfidence(model, final, images, clips, weights):
     """How much more often two draws from p agree than one from p and one from the model."""
     alike = other = 0.0
-    for image, clip, weight in zip(images[:first], clips, weights, strict=False):
+    for image, clip, weight in zip(images, clips, weights, strict=False):
         told = softmax(scores(model, image) + model["prior"])
         alike += weight * float(clip.p @ clip.p)
         other += weight * float(clip.p @ told)
-    return max(alike / other, 1.0)
+    return 1 + average_evidence(final) * max(alike / other - 1, 0.0)
+
+
+def average_evidence(model):
+    return sum(model["mass"] * model["e"]) / sum(model["mass"])
 
 
 def answer(model, image, clip):
     w = WEIGHT * model["a"] * clip.doubt
-    e = sum(model["mass"] * model["e"]) / sum(model["mass"])
     told = model["e"] * np.log(softmax(scores(model, image)))
-    return (clip.z + w * (told + model["prior"])) / (1 + w * e)
+    return (clip.z + w * (told + model["prior"])) / (1 + w * average_evidence(model))

@@ -55,10 +55,10 @@ def test_the_reference_streams_use_every_part_of_the_formula():
         images, text = a_stream(0, order=order)
         clips = [reference.Clip(image, text, 20.0) for image in images]
         weights = reference.copy_weights(images)
-        h = reference.belief_in_stream(clips, weights)
-        model = reference.fit(images, clips, text, weights, h)
-        beliefs.append(h)
-        overconfidences.append(model["a"])
+        model, log_pi = reference.fit(images, clips, text, weights)
+        beliefs.append(reference.belief_in_stream(clips, weights))
+        model["prior"] = beliefs[-1] * log_pi
+        overconfidences.append(reference.overconfidence(model, model, images, clips, weights))
         assert min(weights) == pytest.approx(1 / 4)
     assert min(beliefs) == 0.0 and max(beliefs) > 0.1
     assert max(overconfidences) > 1.0

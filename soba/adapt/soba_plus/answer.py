@@ -5,7 +5,8 @@
 - z = CLIP's logits, p = softmax(z), and H the entropy of p in nats, CLIP's doubt. Each expert is
   weighed by the other's doubt, so where CLIP is sure nothing is added.
 - a >= 1 is CLIP's overconfidence: how much more often two draws from p agree than a draw from p
-  and one from q pi^h. Far from home CLIP is sure of what the images contradict.
+  and one from q pi^h, as far as there is evidence. Far from home CLIP is sure of what the images
+  contradict.
 - q = softmax(G), what equally frequent Gaussians say (`model.py`). log q <= 0, so a class without
   evidence e_k keeps CLIP's logit, and no list of known classes is needed.
 - pi is the class prior and h how far it is believed (`prior.py`).
@@ -66,5 +67,5 @@ def agreement(xp: Any, own: Array, told: Array, counts: Array) -> tuple[float, f
 
 
 def overconfidence(alike: float, other: float, evidence: float) -> float:
-    """a, from the sums of `agreement`; believed as far as there is evidence for an average image."""
+    """a, from the sums of `agreement`, as far as there is evidence for an average image."""
     return 1.0 + evidence * max(alike / max(other, 1e-30) - 1.0, 0.0)

@@ -17,7 +17,7 @@ from soba.adapt.soba_plus.model import Gaussians, Shares, fit_gaussians
 from soba.adapt.soba_plus.prior import blocks_in_time, described, log_prior, predicted, sureness
 from soba.adapt.soba_plus.segments import add_segments, option_scores
 
-ROUNDS = 4  # of EM, the first of them on CLIP's shares; more drift from what CLIP knows
+ROUNDS = 3  # of EM, the first of them on CLIP's shares; more drift from what CLIP knows
 CANDIDATES = 16  # classes that an image is shared out among
 FITTED = 4096  # images of the sample that are fitted
 _BLOCK_LOGITS = 1 << 19  # scored at a time
@@ -71,7 +71,8 @@ def fit(sample: Sampled, text: np.ndarray, said: Candidates, weights: np.ndarray
     )
     images = np.array([weights[some].sum() for some in blocks])
     counts = in_blocks.sum(axis=0)
-    describes = described(counts, float(images.sum()))
+    squares = _counts(said.classes, shares**2, sure**2, classes)
+    describes = described(counts, squares, float(images.sum()))
     gaussians: Gaussians | None = None
     for _ in range(ROUNDS):
         if gaussians is not None:

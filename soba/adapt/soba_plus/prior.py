@@ -41,9 +41,13 @@ def belief(gain: float, sure: float) -> float:
     return min(max(gain * sure / TELLING, 0.0), 1.0)
 
 
-def described(counts: np.ndarray, images: float) -> float:
-    """h, from the sure counts (C,) of some images."""
-    return belief(float(counts @ log_prior(counts)) / images, float(counts.sum()) / images)
+def described(counts: np.ndarray, squares: np.ndarray, images: float) -> float:
+    """h, from the sums (C,) of what some images count for each class, and of its squares.
+
+    Each image is described by the others: without its own count c, log(n + 1) is c / (n + 1) less.
+    """
+    gain = float(counts @ log_prior(counts)) - float((squares / (counts + 1.0)).sum())
+    return belief(gain / images, float(counts.sum()) / images)
 
 
 def blocks_in_time(places: np.ndarray, classes: int) -> list[np.ndarray]:

@@ -58,7 +58,7 @@ class EMStatistics:
 
     count: int
     shares: Shares
-    sure: np.ndarray  # (C,) responsibilities, by how sure CLIP is of each image
+    sure: np.ndarray  # (2, C) responsibilities, by how sure CLIP is of each image; their squares
     agreement: np.ndarray  # (2,) how often two draws agree: both CLIP's, and one of the model's
     second_moments: np.ndarray | None = None  # where the model does not know them yet
 
@@ -92,6 +92,7 @@ def em_statistics(block: Batch, model: EMModel) -> EMStatistics:
         add_experts(xp, clip.logits, scores, doubt, like(block, fitted.evidence), prior)
         shares = softmax(xp, clip.logits)
     sure = like(block, sureness(clip.entropies, len(model.text)).astype(np.float32))
+    sure_squares = (sure * sure) @ (shares * shares)
     wide = {"axis": 0, "dtype": xp.float64}
     return EMStatistics(
         len(block),
@@ -100,7 +101,7 @@ def em_statistics(block: Batch, model: EMModel) -> EMStatistics:
             to_host(xp.sum(shares * shares, **wide)),
             to_host(shares.T @ x).astype(np.float64),
         ),
-        to_host(sure @ shares).astype(np.float64),
+        np.stack([to_host(sure @ shares), to_host(sure_squares)]).astype(np.float64),
         np.array(agreement(xp, own, told, xp.ones_like(doubt))),
         to_host(x.T @ x).astype(np.float64) if model.second_moments is None else None,
     )
@@ -111,20 +112,21 @@ def em_update(statistics: EMStatistics, model: EMModel) -> EMModel:
 
     Plain CLIP where they hold too little: no scatter within any class.
     """
-    sure = statistics.sure
+    sure, squares = statistics.sure
     if statistics.second_moments is not None:
-        h = described(sure, max(statistics.count, 1))
+        h = described(sure, squares, max(statistics.count, 1))
         model = replace(model, second_moments=statistics.second_moments, belief=h)
     if model.second_moments is None:
         raise ValueError("neither the statistics nor the model know the scatter")
     text = model.text / np.linalg.norm(model.text, axis=1, keepdims=True)
     gaussians = fit_gaussians(statistics.shares, model.second_moments, text)
     evidence = 0.0 if gaussians is None else gaussians.average_evidence
+    alike, other = map(float, statistics.agreement)
     return replace(
         model,
         gaussians=gaussians,
         prior=(model.belief * log_prior(sure)).astype(np.float32),
-        overconfidence=overconfidence(*statistics.agreement.tolist(), evidence),
+        overconfidence=overconfidence(alike, other, evidence),
     )
 
 
