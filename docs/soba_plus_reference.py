@@ -24,7 +24,7 @@ def entropy(p):
 
 
 class Clip:
-    """What CLIP says of one image: logits z, probabilities p, doubt H and sureness 1 - H / log C."""
+    """What CLIP says of an image: logits z, probabilities p, doubt H, sureness 1 - H / log C."""
 
     def __init__(self, image, text, scale):
         self.z = np.array([scale * float(image @ row) for row in text])
@@ -111,6 +111,7 @@ def belief_in_stream(clips, weights):
 def fit(images, clips, text, weights):
     """EM: the M step on CLIP's shares, then E and M in turn. The model, and log(C pi)."""
     shares, h, model = [clip.p for clip in clips], belief_of_set(clips, weights), None
+    log_pi = log_prior(shares, clips, weights)
     for _ in range(ROUNDS):
         if model is not None:
             model["prior"] = h * log_pi  # EM looks back: pi counts as far as it describes
@@ -122,7 +123,7 @@ def fit(images, clips, text, weights):
 
 def gaussians(images, shares, text, weights):
     """N(mu_k, S) for each class k, from images that are shared out among the classes."""
-    (n, d), C = images.shape, len(text)
+    d, C = images.shape[1], len(text)
     mass = np.zeros(C)
     sums, squares = np.zeros((C, d)), np.zeros(C)
     for image, r, weight in zip(images, shares, weights, strict=True):

@@ -25,11 +25,11 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 from rivals import feature_set
+from soba.adapt._evidence import Evidence
+from soba.adapt._mixture import Covariance, Mixture
 
 import soba
 from soba.adapt import _evidence, _mixture, _surprise, _weighing, soba_plus
-from soba.adapt._evidence import Evidence
-from soba.adapt._mixture import Covariance, Mixture
 from soba.studies.scenarios import Scenario, build
 from soba.studies.stress import run_one
 

@@ -18,8 +18,8 @@ from soba._answering import answered, learned
 from soba._files import load_checked
 from soba.adapt._arrays import Batch
 from soba.adapt.base import Adapter
-from soba.adapt.stream import StreamAdapter
 from soba.adapt.soba_plus.transduce import em_fit
+from soba.adapt.stream import StreamAdapter
 from soba.answers import Answer
 from soba.encode.prompts import classifier as text_classifier
 from soba.encode.prompts import templates as read_templates

@@ -17,8 +17,8 @@ import numpy as np
 from soba._files import load_checked, save_checked
 from soba._formats import FORMAT, OLDEST, check_format
 from soba.adapt._arrays import Array, Batch, like, read_batch
-from soba.adapt.soba_plus.model import Gaussians
 from soba.adapt.soba_plus.fit import ROUNDS
+from soba.adapt.soba_plus.model import Gaussians
 from soba.adapt.soba_plus.transduce import EMModel, EMStatistics, block_rows, em_rounds, sum_up
 from soba.scale.folder import ShardFolder
 from soba.scale.run import Here, Runner

@@ -329,4 +329,5 @@ class Explanation:
     @property
     def probabilities(self) -> np.ndarray:
         """What the adapter's `probabilities` gives."""
-        return softmax(np, self.logits)
+        shares: np.ndarray = softmax(np, self.logits)
+        return shares
