@@ -1,19 +1,20 @@
-"""What each estimate of SOBA+ is worth: the table of docs/soba_plus.md.
+"""What each term of SOBA+ is worth, and how far its constants and sizes matter.
 
-    python perf/soba_plus_ablation.py rn50.npz photo.npz+art.npz --names "RN50,two domains"
+    python perf/soba_plus_ablation.py --only terms
 
-Every row takes one estimate away or changes it. Gains over zero-shot in points of top-1, means over
-orders: on the plain shuffled stream of each set, then the mean over sets (worst set) where a
-quarter of the classes occur and where the stream is sorted by class. Last the calibration error of
-the plain streams, mean over sets.
+Runs on all feature files (.npz with labels) below SOBA_REAL_DATA, by default ../shared/data. The
+files of one folder are a family (icons, whurs19, cars, pacs, caltech101, tiny_imagenet, imagenet,
+cifar9), and families count alike. For SOBA+ each table has the gain over zero-shot in points of
+top-1, by regime; for each variant what it changes, on the same streams. The tables in
+docs/soba_plus.md are what this prints.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,184 +25,228 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 import numpy as np
-from rivals import feature_set
-from soba.adapt._evidence import Evidence
-from soba.adapt._mixture import Covariance, Mixture
+from rich.console import Console
+from rich.progress import track
 
 import soba
-from soba.adapt import _evidence, _mixture, _surprise, _weighing, soba_plus
-from soba.studies.scenarios import Scenario, build
+from soba.adapt.soba_plus import answer, copies, fit, model, prior, stream, transduce
+from soba.studies.scenarios import build, names_of
 from soba.studies.stress import run_one
 
-PLAIN, HARD = "all", ("quarter of classes", "sorted by class")
-Run = Callable[[Scenario, float], dict[str, Any]]
+REGIMES = "shuffled,quarter,sorted,few,zipf,bursts 0.1"
+MOST_ROWS, MANY_CLASSES = 3000, 500  # sets of many classes are not cut, and have one order
+SIZES = "CANDIDATES FITTED JUDGED KEPT LEAST_KEPT FIRST LEAST_FREEDOM LEAST_VARIANCE"
+MODULES = (answer, copies, fit, model, prior, stream, transduce)
+Patches = Callable[[], list[Any]]  # made anew for each stream
+
+_known: dict[int, model.Gaussians | None] = {}  # of this stream
 
 
-class QueueOnly(Evidence):
-    """No E step: the queue under CLIP's labels is all that the Gaussians are made of."""
-
-    def fit(self):
-        queued, moments = self._by_label()
-        covariance = Covariance.within(moments, queued)
-        model = Mixture.fitted(queued, covariance, self.text)
-        return None if model is None else (model, covariance)
-
-
-class CountsAsOne(Evidence):
-    def fit(self):
-        self.confidence = np.ones_like(self.confidence)
-        sure, self.drawn_confidence = self.drawn_confidence, np.ones_like(self.drawn_confidence)
-        fitted = super().fit()
-        self.drawn_confidence = sure  # the weight goes by it
-        return fitted
+def gaussians(shares: model.Shares, moments: np.ndarray, text: np.ndarray) -> Any:
+    """The M step, once for all variants that ask for the same one: most of the time goes here."""
+    asked = (shares.mass, shares.squares, shares.sums, np.trace(moments), text.sum())
+    tolerances = model.LEAST_FREEDOM, model.LEAST_VARIANCE
+    key = hash((*tolerances, *(np.asarray(each).tobytes() for each in asked)))
+    if key not in _known:
+        _known[key] = model.fit_gaussians(shares, moments, text)
+    return _known[key]
 
 
-class OneForAll(Evidence):
-    """All classes have the evidence of the pairs, so all are known."""
-
-    def by_class(self, mass):
-        return np.full(len(mass), np.sqrt(super().by_class(mass)).mean() ** 2)
+def put(module: Any, name: str, value: object) -> Patches:
+    return lambda: [mock.patch.object(module, name, value)]
 
 
-class NoText(Evidence):
-    """Class means shrink to their common centre, whatever the text."""
+def gaussians_with(change: Callable[[Any], Any]) -> Patches:
+    def fitted(*asked: Any) -> Any:
+        found = gaussians(*asked)
+        return found and change(found)
 
-    def __init__(self, queue, drawn, text, logit_scale):
-        super().__init__(queue, drawn, text, logit_scale)
-        self.text = np.zeros_like(text)
-
-
-_within = Covariance.within
+    return put(fit, "fit_gaussians", fitted)
 
 
-def uncorrected(moments, shares):
-    covariance = _within(moments, shares)
-    return None if covariance is None else replace(covariance, overlap=0.0)
+def uncorrected(found: Any) -> Any:
+    """Without D / (2 (n_k + kappa)) in the bias."""
+    known = found.mass + found.text_worth
+    given = -found.width / np.log1p(1.0 / known) / known
+    return replace(found, bias=(found.bias - given).astype(np.float32))
 
 
-def ridge_by_dimensions(moments, shares):
-    """r = 10 tr(S) / d, as SOBA+ had it before."""
-    covariance = _within(moments, shares)
-    if covariance is None:
-        return None
-    shrunk, d = np.linalg.inv(covariance.inverse.astype(np.float64)), len(covariance.inverse)
-    ridge = 10.0 * covariance.trace / d
-    shift = ridge - (np.trace(shrunk) - covariance.trace) / d
-    inverse = np.linalg.inv(shrunk + shift * np.eye(d))
-    overlap = d - ridge * float(np.trace(inverse))
-    return Covariance(covariance.trace, inverse.astype(np.float32), overlap)
+def no_text(shares: model.Shares, moments: np.ndarray, text: np.ndarray) -> Any:
+    return gaussians(shares, moments, np.zeros_like(text))
 
 
-def no_gates(xp, best, weighing):
-    return float(weighing[0] * weighing[1])
+def by_description() -> list[Any]:
+    """Answers believe the class prior as far as EM does."""
+    found = []
+
+    def described(*asked: Any) -> float:
+        found.append(prior.described(*asked))
+        return found[-1]
+
+    return [mock.patch.multiple(fit, described=described, predicted=lambda *_: found[-1])]
 
 
-def likeliest(xp, best, weighing):
-    return best
+def by_prediction() -> list[Any]:
+    """EM believes the class prior as far as answers do: a first fit finds out."""
+    found = [0.0]
+
+    def predicted(*asked: Any) -> float:
+        found.append(prior.predicted(*asked))
+        return found[-1]
+
+    def fitted(*asked: Any) -> Any:
+        with mock.patch.object(fit, "ROUNDS", 1):
+            fit.fit(*asked)
+        return fit.fit(*asked)
+
+    patched = mock.patch.multiple(fit, predicted=predicted, described=lambda *_: found[-1])
+    return [patched, *put(stream, "fit", fitted)()]
 
 
-def variant(*patches: Any, **options: object) -> Run:
-    def run(stream: Scenario, logit_scale: float) -> dict[str, Any]:
-        with ExitStack() as stack:
-            for patch in patches:
-                stack.enter_context(patch)
-            adapter = soba.SOBAPlus(stream.text_features, logit_scale=logit_scale, **options)
-            return run_one(adapter, stream)
+def equal_doubt() -> list[Any]:
+    """The mean doubt in the sample, for all images."""
+    mean = [0.0]
 
-    return run
+    def in_em(xp: Any, logits: Any, scores: Any, doubt: Any, *rest: Any) -> None:
+        mean[0] = doubt.mean()
+        answer.add_experts(xp, logits, scores, np.full_like(doubt, mean[0]), *rest)
 
+    def in_answers(xp: Any, logits: Any, scores: Any, doubt: Any, *rest: Any) -> None:
+        answer.pool(xp, logits, scores, np.full_like(doubt, mean[0]), *rest)
 
-def weighing(**values: object) -> Run:
-    return variant(mock.patch.multiple(_weighing, **values))
-
-
-def evidence(cls: type[Evidence]) -> Run:
-    return variant(mock.patch.object(soba_plus, "Evidence", cls))
+    return [*put(fit, "add_experts", in_em)(), *put(stream, "pool", in_answers)()]
 
 
-def covariance(within: Callable) -> Run:
-    return variant(mock.patch.object(Covariance, "within", within))
+def constant(name: str, value: float) -> Patches:
+    """Modules import constants from each other: in all that hold it."""
+    return lambda: [mock.patch.object(m, name, value) for m in MODULES if hasattr(m, name)]
 
 
-def uniform(logits: np.ndarray) -> np.ndarray:
-    return np.full(logits.shape[1], 1.0 / logits.shape[1])
+def around(name: str, *values: float) -> dict[str, Patches]:
+    usual = next(getattr(module, name) for module in MODULES if hasattr(module, name))
+    values = values or (type(usual)(usual / 2), usual * 2)
+    return {f"{name} = {value:g}, not {usual:g}": constant(name, value) for value in values}
 
 
-def in_full(chances: np.ndarray, power: float) -> np.ndarray:
-    return np.log(chances * len(chances))
-
-
-VARIANTS = {
-    "soba+": variant(),
-    "no EM: the queue only": evidence(QueueOnly),
-    "no class prior in EM": variant(mock.patch.object(_evidence, "class_prior", uniform)),
-    "class prior in full in EM": variant(mock.patch.object(_evidence, "held_back", in_full)),
-    "samples count as 1": evidence(CountsAsOne),
-    "weight not by CLIP's doubt": weighing(ENOUGH_DOUBT=1e-9),
-    "not by what bears CLIP out": weighing(BORNE_OUT=0.0),
-    "no spread": weighing(SPREAD_POWER=0.0),
-    "spread in any case": weighing(_oversure=lambda confidence, agree: 1.0),
-    "not by how familiar an image is": weighing(strength=no_gates, reference=likeliest),
-    "known classes lose to none": weighing(reference=likeliest),
-    "rare classes corrected in full": variant(mock.patch.object(_evidence, "RARE", np.inf)),
-    "half the least scatter": variant(mock.patch.object(_mixture, "LEAST_SCATTER", 0.25)),
-    "no evidence by class": evidence(OneForAll),
-    "no text prior": evidence(NoText),
-    "no bias correction": covariance(uncorrected),
-    "ridge 10 tr(S)/d": covariance(ridge_by_dimensions),
-    "half the weight": weighing(WEIGHT=0.6),
-    "twice the weight": weighing(WEIGHT=2.4),
-    "no cooling": weighing(temperature_for=lambda logits, confidence: 1.0),
-    "never surer than CLIP": weighing(LEEWAY=0.0),
-    "128 drawn": variant(sample_size=128),
-    "1024 drawn": variant(sample_size=1024),
-    "refresh at 40% growth": variant(mock.patch.object(soba_plus, "GROWTH", 40)),
-    "refresh on schedule only": variant(mock.patch.object(_surprise, "MARGIN", np.inf)),
+PARTS: dict[str, dict[str, Patches]] = {
+    "terms": {
+        "no class prior": put(fit, "log_prior", lambda counts: np.zeros(len(counts))),
+        "class prior not tested by prediction": by_description,
+        "class prior in EM tested by prediction": by_prediction,
+        "CLIP never overconfident, a = 1": put(stream, "overconfidence", lambda *_: 1.0),
+        "full evidence, e_k = 1": gaussians_with(lambda g: replace(g, evidence=g.evidence**0)),
+        "doubt H alike for all images": equal_doubt,
+        "means shrunk to their centre, not to the text": put(fit, "fit_gaussians", no_text),
+        "no EM: one round": constant("ROUNDS", 1),
+        "EM widens no badly known mean": gaussians_with(lambda g: replace(g, width=0 * g.width)),
+        "no correction for noise in the means": gaussians_with(uncorrected),
+        "near-copies count in full": put(
+            stream, "copy_weights", lambda rows, key: np.ones(len(rows))
+        ),
+    },
+    "constants": around("WEIGHT")
+    | around("ROUNDS", 2, 5)
+    | around("TELLING")
+    | around("GROWTH")
+    | around("COPY_COSINE", 0.98, 0.995),
+    "sizes": {name: put for size in SIZES.split() for name, put in around(size).items()},
 }
 
 
-def measure(features: soba.FeatureSet, orders: int) -> dict[tuple[str, str], np.ndarray]:
-    """(variant, scenario) -> mean gain over zero-shot and mean calibration error."""
-    names, runs = ("accuracy", "calibration_error"), {}
-    for scenario in (PLAIN, *HARD):
-        for seed in range(orders):
-            stream = build(scenario, features, seed)
-            clip = run_one(
-                soba.ZeroShot(stream.text_features, logit_scale=features.logit_scale), stream
-            )
-            for name, run in VARIANTS.items():
-                ours = run(stream, features.logit_scale)
-                row = [ours[key] - (clip[key] if key == "accuracy" else 0.0) for key in names]
-                runs.setdefault((name, scenario), []).append(row)
-    return {key: np.mean(rows, axis=0) for key, rows in runs.items()}
+def sets(wanted: str) -> Iterator[tuple[str, str, soba.FeatureSet]]:
+    """Family, name and features; `wanted` are comma-separated parts of names."""
+    root = Path(os.environ.get("SOBA_REAL_DATA", "../shared/data"))
+    for path in sorted(root.rglob("*.npz")):
+        name = f"{path.parent.name}/{path.stem}"
+        if any(part in name for part in wanted.split(",")):
+            features = soba.FeatureSet.load(path)
+            if len(features) > MOST_ROWS and len(features.text_features) < MANY_CLASSES:
+                rows = np.random.default_rng(0).permutation(len(features))[:MOST_ROWS]
+                images, labels = features.image_features[rows], np.asarray(features.labels)[rows]
+                features = replace(features, image_features=images, labels=labels, keys=None)
+            yield path.parent.name, name, features
+
+
+def accuracies(
+    features: soba.FeatureSet, regime: str, seed: int, variants: dict[str, Patches]
+) -> dict[str, float]:
+    """Of zero-shot, SOBA+ and its variants, on one stream."""
+    scenario, found = build(regime, features, seed), {}
+    text, scale = scenario.text_features, features.logit_scale
+    zero_shot = soba.ZeroShot(text, logit_scale=scale)
+    found["zero-shot"] = run_one(zero_shot, scenario)["accuracy"]
+    _known.clear()
+    for name, patches in ({"SOBA+": list} | variants).items():
+        with mock.patch.object(fit, "fit_gaussians", gaussians), ExitStack() as stack:
+            for patch in patches():
+                stack.enter_context(patch)
+            adapter = soba.SOBAPlus(text, logit_scale=scale)
+            found[name] = run_one(adapter, scenario)["accuracy"]
+    return found
+
+
+Run = tuple[str, str, str, int, dict[str, float]]  # family, set, regime, order, accuracies
+
+
+def changes(runs: list[Run], name: str, against: str) -> dict[tuple[str, str], float]:
+    """(family, regime) -> mean over its sets of the mean over orders, in points."""
+    sets_of: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for family, set_, regime, _, scores in runs:
+        orders = sets_of.setdefault((family, regime), {}).setdefault(set_, [])
+        orders.append(scores[name] - scores[against])
+    return {
+        key: float(np.mean([np.mean(orders) for orders in by_set.values()]))
+        for key, by_set in sets_of.items()
+    }
+
+
+def table(runs: list[Run], variants: dict[str, Patches]) -> Iterator[str]:
+    """Means over families by regime, then the single families that change most."""
+    families, regimes = (list(dict.fromkeys(run[at] for run in runs)) for at in (0, 2))
+    yield f"| | {' | '.join(regimes)} | family that changes most | worst in one regime | best |"
+    yield f"|---|{'---:|' * len(regimes)}---|---|---|"
+    for name, against in ({"SOBA+": "zero-shot"} | dict.fromkeys(variants, "SOBA+")).items():
+        cells = changes(runs, name, against)
+        row = [np.mean([cells[family, regime] for family in families]) for regime in regimes]
+        whole = {f: np.mean([cells[f, regime] for regime in regimes]) for f in families}
+        most = max(families, key=lambda family: abs(whole[family]))
+        ends = [end(cells, key=lambda key: cells[key]) for end in (min, max)]
+        single = [(whole[most], most)] + [(cells[key], ", ".join(key)) for key in ends]
+        texts = [f"{x:+.2f}" for x in row] + [f"{x:+.2f} ({where})" for x, where in single]
+        yield f"| {name} | {' | '.join(texts)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", nargs="+", metavar="FEATURES", help="A+B: one stream of both")
-    parser.add_argument("--names", help="comma-separated headings; default: the files' names")
-    parser.add_argument("--orders", type=int, default=3)
-    parser.add_argument("--only", help="comma-separated rows; default: all")
+    parser.add_argument("--orders", type=int, default=3, help="of a set of fewer than 500 classes")
+    parser.add_argument("--only", default=",".join(PARTS), help="of these, comma-separated")
+    parser.add_argument("--regimes", default=REGIMES, help="comma-separated")
+    parser.add_argument("--sets", default="", help="parts of names, comma-separated")
+    parser.add_argument("--csv", type=Path, help="each accuracy, a row")
     options = parser.parse_args()
-    if options.only:
-        for name in set(VARIANTS) - set(options.only.split(",")):
-            del VARIANTS[name]
-    first = [paths.split("+")[0] for paths in options.files]
-    names = options.names.split(",") if options.names else [Path(path).stem for path in first]
-    sets = []
-    for paths in options.files:
-        print(paths, file=sys.stderr, flush=True)
-        sets.append(measure(feature_set(paths), options.orders))
-    print(f"| variant | {' | '.join(names)} | {' | '.join(HARD)} | calibration error |")
-    print("|---|" + "---:|" * (len(names) + 3))
-    for name in VARIANTS:
-        cells = [f"{cells[name, PLAIN][0]:+.2f}" for cells in sets]
-        for scenario in HARD:
-            gains = [cells[name, scenario][0] for cells in sets]
-            worst = int(np.argmin(gains))
-            cells.append(f"{np.mean(gains):+.2f} ({gains[worst]:+.1f} {names[worst]})")
-        error = np.mean([cells[name, PLAIN][1] for cells in sets])
-        print(f"| {name} | {' | '.join(cells)} | {error:.1f} |")
+    parts = {part: PARTS[part] for part in options.only.split(",")}
+    variants = {name: patches for part in parts.values() for name, patches in part.items()}
+    jobs = [
+        (*features, regime, order)
+        for features in sets(options.sets)
+        for regime in names_of(options.regimes)
+        for order in range(1 if len(features[2].text_features) >= MANY_CLASSES else options.orders)
+    ]
+    if not jobs:
+        raise SystemExit("no feature files: see SOBA_REAL_DATA and --sets")
+    runs: list[Run] = []
+    for family, name, features, regime, order in track(
+        jobs, "streams", console=Console(stderr=True)
+    ):
+        scores = accuracies(features, regime, order, variants)
+        runs.append((family, name, regime, order, scores))
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["family", "set", "regime", "order", "variant", "accuracy"])
+            writer.writerows([*run[:4], *each] for run in runs for each in run[4].items())
+    for part in parts.values():
+        print("\n".join(table(runs, part)), end="\n\n")
 
 
 if __name__ == "__main__":
