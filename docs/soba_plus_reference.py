@@ -177,9 +177,15 @@ def scores(model, image):
 
 
 def in_em(model, image, clip):
-    """The logits of the E step: a mean that is known badly makes a wide predictive density."""
+    """The logits of the E step.
+
+    A mean that is known badly makes a wide predictive density, and classes that the sample hardly
+    has are no rivals of the others.
+    """
     G = scores(model, image) - model["D"] / 2 * np.log(1 + 1 / model["known"])
-    return clip.z + clip.doubt * (model["e"] * np.log(softmax(G)) + model["prior"])
+    rivals = np.exp(model["prior"] - max(model["prior"]))
+    log_q = G - max(G) - math.log(sum(rivals * np.exp(G - max(G))))
+    return clip.z + clip.doubt * (model["e"] * log_q + model["prior"])
 
 
 def overconfidence(model, final, images, clips, weights):
@@ -189,7 +195,8 @@ def overconfidence(model, final, images, clips, weights):
         told = softmax(scores(model, image) + model["prior"])
         alike += weight * float(clip.p @ clip.p)
         other += weight * float(clip.p @ told)
-    return 1 + average_evidence(final) * max(alike / other - 1, 0.0)
+    e = average_evidence(final)
+    return max(alike / (e * other + (1 - e) * alike), 1.0)
 
 
 def average_evidence(model):

@@ -5,8 +5,7 @@
 - z = CLIP's logits, p = softmax(z), and H the entropy of p in nats, CLIP's doubt. Each expert is
   weighed by the other's doubt, so where CLIP is sure nothing is added.
 - a >= 1 is CLIP's overconfidence: how much more often two draws from p agree than a draw from p
-  and one from q pi^h, as far as there is evidence. Far from home CLIP is sure of what the images
-  contradict.
+  and one from e q pi^h + (1 - e) p. Far from home CLIP is sure of what the images contradict.
 - q = softmax(G), what equally frequent Gaussians say (`model.py`). log q <= 0, so a class without
   evidence e_k keeps CLIP's logit, and no list of known classes is needed.
 - pi is the class prior and h how far it is believed (`prior.py`).
@@ -27,14 +26,21 @@ WEIGHT = 2.0  # of the Gaussians beside CLIP, for each nat of CLIP's doubt
 
 
 def add_experts(
-    xp: Any, logits: Array, scores: Array, weight: Array, evidence: Array, prior: Array
+    xp: Any,
+    logits: Array,
+    scores: Array,
+    weight: Array,
+    evidence: Array,
+    prior: Array,
+    rivals: Array | float = 0.0,
 ) -> None:
     """Add to CLIP's logits (n, C), in place, what the Gaussians' scores G (n, C) say; takes both.
 
-    `weight` is (n,); evidence and h log(C pi) are of all classes (C,), or of some for each row.
+    `weight` is (n,); evidence, h log(C pi), and the log weights of the classes that q is shared out
+    among, are of all classes (C,), or of some for each row.
     """
     scores -= xp.max(scores, axis=-1, keepdims=True)
-    scores -= xp.log(xp.sum(xp.exp(scores), axis=-1, keepdims=True))
+    scores -= xp.log(xp.sum(xp.exp(scores + rivals), axis=-1, keepdims=True))
     scores *= evidence
     scores += prior
     scores *= weight[:, None]
@@ -67,5 +73,6 @@ def agreement(xp: Any, own: Array, told: Array, counts: Array) -> tuple[float, f
 
 
 def overconfidence(alike: float, other: float, evidence: float) -> float:
-    """a, from the sums of `agreement`, as far as there is evidence for an average image."""
-    return 1.0 + evidence * max(alike / max(other, 1e-30) - 1.0, 0.0)
+    """a, from the sums of `agreement`: the images' word is q as far as there is evidence, else p."""
+    alike = max(alike, 1e-30)
+    return max(alike / (evidence * other + (1.0 - evidence) * alike), 1.0)
