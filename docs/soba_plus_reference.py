@@ -55,7 +55,8 @@ def transduce(images, text, scale):
     model["prior"] = model["h"] * log_pi
     # A set is read once a round, so how overconfident CLIP is was asked of the model before.
     model["a"] = overconfidence(model["before"], model, images, clips, ones)
-    return np.array([answer(model, *pair) for pair in zip(images, clips, strict=True)])
+    rivals = model["prior"] - max(model["prior"])
+    return np.array([answer(model, *pair, rivals) for pair in zip(images, clips, strict=True)])
 
 
 def copy_weights(images):
@@ -176,15 +177,15 @@ def scores(model, image):
     )
 
 
-def in_em(model, image, clip):
-    """The logits of the E step.
+def log_share(G, rivals):
+    """log q: classes that hardly come are no rivals of the others, by their log weights."""
+    return G - max(G) - math.log(sum(np.exp(G - max(G) + rivals)))
 
-    A mean that is known badly makes a wide predictive density, and classes that the sample hardly
-    has are no rivals of the others.
-    """
+
+def in_em(model, image, clip):
+    """The logits of the E step: a mean that is known badly makes a wide predictive density."""
     G = scores(model, image) - model["D"] / 2 * np.log(1 + 1 / model["known"])
-    rivals = np.exp(model["prior"] - max(model["prior"]))
-    log_q = G - max(G) - math.log(sum(rivals * np.exp(G - max(G))))
+    log_q = log_share(G, model["prior"] - max(model["prior"]))
     return clip.z + clip.doubt * (model["e"] * log_q + model["prior"])
 
 
@@ -203,7 +204,7 @@ def average_evidence(model):
     return sum(model["mass"] * model["e"]) / sum(model["mass"])
 
 
-def answer(model, image, clip):
+def answer(model, image, clip, rivals=0.0):
     w = WEIGHT * model["a"] * clip.doubt
-    told = model["e"] * np.log(softmax(scores(model, image)))
+    told = model["e"] * log_share(scores(model, image), rivals)
     return (clip.z + w * (told + model["prior"])) / (1 + w * average_evidence(model))

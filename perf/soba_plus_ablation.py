@@ -15,7 +15,7 @@ import argparse
 import csv
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,6 @@ def gaussians_with(change: Callable[[Any], Any]) -> Patches:
         return found and change(found)
 
     return put(fit, "fit_gaussians", fitted)
-
-
-def uncorrected(found: Any) -> Any:
-    """Without D / (2 (n_k + kappa)) in the bias."""
-    known = found.mass + found.text_worth
-    given = -found.width / np.log1p(1.0 / known) / known
-    return replace(found, bias=(found.bias - given).astype(np.float32))
 
 
 def no_text(shares: model.Shares, moments: np.ndarray, text: np.ndarray) -> Any:
@@ -139,7 +132,9 @@ PARTS: dict[str, dict[str, Patches]] = {
         "means shrunk to their centre, not to the text": put(fit, "fit_gaussians", no_text),
         "no EM: one round": constant("ROUNDS", 1),
         "EM widens no badly known mean": gaussians_with(lambda g: replace(g, width=0 * g.width)),
-        "no correction for noise in the means": gaussians_with(uncorrected),
+        "absent classes are rivals in EM": put(
+            fit, "add_experts", lambda *asked: answer.add_experts(*asked[:6])
+        ),
         "near-copies count in full": put(
             stream, "copy_weights", lambda rows, key: np.ones(len(rows))
         ),
@@ -227,24 +222,27 @@ def main() -> None:
     parts = {part: PARTS[part] for part in options.only.split(",")}
     variants = {name: patches for part in parts.values() for name, patches in part.items()}
     jobs = [
-        (*features, regime, order)
-        for features in sets(options.sets)
+        (*each, regime, order)
+        for order in range(options.orders)
+        for each in list(sets(options.sets))
         for regime in names_of(options.regimes)
-        for order in range(1 if len(features[2].text_features) >= MANY_CLASSES else options.orders)
+        if order == 0 or len(each[2].text_features) < MANY_CLASSES
     ]
     if not jobs:
         raise SystemExit("no feature files: see SOBA_REAL_DATA and --sets")
     runs: list[Run] = []
-    for family, name, features, regime, order in track(
-        jobs, "streams", console=Console(stderr=True)
-    ):
-        scores = accuracies(features, regime, order, variants)
-        runs.append((family, name, regime, order, scores))
-    if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["family", "set", "regime", "order", "variant", "accuracy"])
-            writer.writerows([*run[:4], *each] for run in runs for each in run[4].items())
+    with options.csv.open("w", newline="") if options.csv else nullcontext() as file:
+        rows = csv.writer(file) if file else None
+        if rows:
+            rows.writerow(["family", "set", "regime", "order", "variant", "accuracy"])
+        for *each, regime, order in track(jobs, "streams", console=Console(stderr=True)):
+            family, name, features = each
+            runs.append(
+                (family, name, regime, order, accuracies(features, regime, order, variants))
+            )
+            if rows:
+                rows.writerows([*runs[-1][:4], *scores] for scores in runs[-1][4].items())
+                file.flush()
     for part in parts.values():
         print("\n".join(table(runs, part)), end="\n\n")
 

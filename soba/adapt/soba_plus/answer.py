@@ -7,7 +7,9 @@
 - a >= 1 is CLIP's overconfidence: how much more often two draws from p agree than a draw from p
   and one from e q pi^h + (1 - e) p. Far from home CLIP is sure of what the images contradict.
 - q = softmax(G), what equally frequent Gaussians say (`model.py`). log q <= 0, so a class without
-  evidence e_k keeps CLIP's logit, and no list of known classes is needed.
+  evidence e_k keeps CLIP's logit, and no list of known classes is needed. For images that pi was
+  counted from, in EM and in whole sets, q_k is exp(G_k) / sum_j (pi_j / max pi)^h exp(G_j): classes
+  that hardly come are no rivals, or a class that is alone would lose to all that are absent.
 - pi is the class prior and h how far it is believed (`prior.py`).
 - 1 + w e, with e the evidence behind an average image, is the weight of all experts together: a
   logarithmic opinion pool has weights that sum to one, or it counts twice what its experts share.
@@ -55,6 +57,7 @@ def pool(
     evidence: Array,
     prior: Array,
     summary: np.ndarray,
+    rivals: Array | float = 0.0,
 ) -> None:
     """Turn CLIP's logits (n, C), in place, into those of SOBA+; takes the scores.
 
@@ -62,7 +65,7 @@ def pool(
     """
     overconfidence, average = map(float, summary)
     weight = (WEIGHT * overconfidence) * doubt
-    add_experts(xp, logits, scores, weight, evidence, prior)
+    add_experts(xp, logits, scores, weight, evidence, prior, rivals)
     logits /= (1.0 + average * weight)[:, None]
 
 
@@ -73,6 +76,6 @@ def agreement(xp: Any, own: Array, told: Array, counts: Array) -> tuple[float, f
 
 
 def overconfidence(alike: float, other: float, evidence: float) -> float:
-    """a, from the sums of `agreement`: the images' word is q as far as there is evidence, else p."""
+    """a, from the sums of `agreement`: q counts as far as there is evidence, p for the rest."""
     alike = max(alike, 1e-30)
     return max(alike / (evidence * other + (1.0 - evidence) * alike), 1.0)

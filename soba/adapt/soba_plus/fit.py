@@ -117,8 +117,7 @@ def _expected(
     """The E step: responsibilities (m, K) of each image's candidates.
 
     It weighs one nat of the Gaussians as one of CLIP's, times CLIP's doubt: an image is in the
-    means that it is judged by. Classes that hardly any image of the sample is of are no rivals of
-    the others: without this, a class that is alone in the sample loses to those that are absent.
+    means that it is judged by.
     """
     options, logits = said.classes, said.logits.copy()
     scores = option_scores(rows, np.arange(len(rows)), gaussians.weights, options)

@@ -48,7 +48,8 @@ class EMModel:
         doubt = batch.xp.asarray(clip.entropies, dtype=scores.dtype, device=batch.device)
         evidence, prior = like(batch, model.evidence), like(batch, self.prior)
         summary = np.array([self.overconfidence, model.average_evidence])
-        pool(batch.xp, clip.logits, scores, doubt, evidence, prior, summary)
+        rivals = prior - batch.xp.max(prior)
+        pool(batch.xp, clip.logits, scores, doubt, evidence, prior, summary, rivals)
         return clip.logits
 
 
