@@ -210,7 +210,7 @@ def test_repeated_frames_do_no_harm(whurs19, noise):
         clip = soba.ZeroShot(features.text_features).logits(images)
         gains.append(right(adapter.logits(images), features.labels) - right(clip, features.labels))
         assert np.abs(adapter.logits(images)).max() < 100.0
-    assert np.mean(gains) >= 0.0
+    assert np.mean(gains) >= -1e-9  # sums of percents round
 
 
 def orders(labels, seed):
