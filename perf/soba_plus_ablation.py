@@ -135,9 +135,6 @@ PARTS: dict[str, dict[str, Patches]] = {
         "absent classes are rivals in EM": put(
             fit, "add_experts", lambda *asked: answer.add_experts(*asked[:6])
         ),
-        "near-copies count in full": put(
-            stream, "copy_weights", lambda rows, key: np.ones(len(rows))
-        ),
     },
     "constants": around("WEIGHT")
     | around("ROUNDS", 2, 5)
