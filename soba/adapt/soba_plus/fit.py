@@ -47,19 +47,13 @@ class Candidates:
         return cls(classes, logits, doubt)
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What answers after a refresh."""
-
-    gaussians: Gaussians
-    prior: np.ndarray  # (C,) h log(C pi)
-
-
-def fit(sample: Sampled, text: np.ndarray, said: Candidates, weights: np.ndarray) -> Fitted | None:
-    """EM over a sample in canonical order; None where no class has scatter.
+def fit(
+    sample: Sampled, text: np.ndarray, said: Candidates, weights: np.ndarray
+) -> tuple[Gaussians, np.ndarray] | None:
+    """EM over a sample in canonical order: the Gaussians, and h log(C pi) of the classes (C,).
 
     `text` is (C, d) of unit rows, `said` what CLIP says of the sample, `weights` (m,) what each
-    image counts.
+    image counts. None where no class has scatter.
     """
     rows, shares, classes = sample.features, softmax(np, said.logits), len(text)
     weighted = rows * np.sqrt(weights).astype(np.float32)[:, None]
@@ -85,30 +79,26 @@ def fit(sample: Sampled, text: np.ndarray, said: Candidates, weights: np.ndarray
         if gaussians is None:
             return None
     assert gaussians is not None
-    prior = (predicted(in_blocks, images) * log_prior(counts)).astype(np.float32)
-    return Fitted(gaussians, prior)
+    return gaussians, (predicted(in_blocks, images) * log_prior(counts)).astype(np.float32)
 
 
-def _counts(options: np.ndarray, shares: np.ndarray, sure: np.ndarray, classes: int) -> np.ndarray:
-    """(C,) images that CLIP is sure of, by their shares (m, K) of some options (m, K)."""
-    counted = (sure[:, None] * shares).reshape(-1)
-    return np.bincount(options.reshape(-1), counted, classes)
+def _counts(
+    options: np.ndarray, shares: np.ndarray, counted: np.ndarray, classes: int
+) -> np.ndarray:
+    """(C,) what images (m,) count for each class, by their shares (m, K) of some options (m, K)."""
+    return np.bincount(options.reshape(-1), (counted[:, None] * shares).reshape(-1), classes)
 
 
 def _shares(
     rows: np.ndarray, options: np.ndarray, shares: np.ndarray, weights: np.ndarray, classes: int
 ) -> Shares:
     """What each class holds of rows (m, d) that are shared out among some options (m, K)."""
-    where, part = options.reshape(-1), (weights[:, None] * shares).reshape(-1)
-    squares = (weights[:, None] * shares**2).reshape(-1)
+    mass = _counts(options, shares, weights, classes)
+    squares = _counts(options, shares**2, weights, classes)
     sums = np.zeros((classes, rows.shape[1]), np.float32)
     at = np.repeat(np.arange(len(rows)), options.shape[1])
-    add_segments(sums, rows, at, where, part)
-    return Shares(
-        np.bincount(where, part, classes),
-        np.bincount(where, squares, classes),
-        sums.astype(np.float64),
-    )
+    add_segments(sums, rows, at, options.reshape(-1), (weights[:, None] * shares).reshape(-1))
+    return Shares(mass, squares, sums.astype(np.float64))
 
 
 def _expected(

@@ -251,12 +251,12 @@ class SOBAPlus(ScheduledAdapter):
         fitted = fit(sample, self.text_features, said, weights)
         if fitted is None:
             return None
-        model = fitted.gaussians
+        model, prior = fitted
         statistics = {
             "weights": model.weights,
             "bias": model.bias,
             "evidence": model.evidence,
-            "prior": fitted.prior,
+            "prior": prior,
             "mass": model.mass,
             "text_worth": np.array([model.text_worth]),
             "pool": np.array([1.0, model.average_evidence]),
@@ -286,16 +286,13 @@ class SOBAPlus(ScheduledAdapter):
         """
         clip = self._clip(Batch(np, rows, False))
         scores = rows @ statistics["weights"].T + statistics["bias"]
-        told = softmax(np, scores + statistics["prior"])
-        summary = statistics["pool"]
-        alike, other = agreement(np, softmax(np, clip.logits), told, counts)
-        summary[0] = overconfidence(alike, other, float(summary[1]))
-        evidence, prior = statistics["evidence"], statistics["prior"]
-        doubt = clip.entropies.astype(np.float32)
-        pool(np, clip.logits, scores, doubt, evidence, prior, summary)
+        evidence, prior, summary = (statistics[name] for name in ("evidence", "prior", "pool"))
+        told, clip_shares = softmax(np, scores + prior), softmax(np, clip.logits)
+        summary[0] = overconfidence(*agreement(np, clip_shares, told, counts), summary[1])
+        pool(np, clip.logits, scores, clip.entropies, evidence, prior, summary)
         adapted = softmax(np, clip.logits)
-        answered = adapted[np.arange(len(rows)), clip.labels]
-        statistics["expected"] = np.array([answered.mean(), adapted.max(axis=1).mean()])
+        zero_shot = adapted[np.arange(len(rows)), clip.labels].mean()
+        statistics["expected"] = np.array([zero_shot, adapted.max(axis=1).mean()])
 
 
 @dataclass(frozen=True)

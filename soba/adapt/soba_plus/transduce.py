@@ -64,17 +64,15 @@ class EMStatistics:
     second_moments: np.ndarray | None = None  # where the model does not know them yet
 
     def __add__(self, other: EMStatistics) -> EMStatistics:
-        moments = self.second_moments
-        if (moments is None) != (other.second_moments is None):
+        moments, others = self.second_moments, other.second_moments
+        if (moments is None) != (others is None):
             raise ValueError("statistics add under one model: only one of these has its scatter")
-        if moments is not None and other.second_moments is not None:
-            moments = moments + other.second_moments
         return EMStatistics(
             self.count + other.count,
             self.shares + other.shares,
             self.sure + other.sure,
             self.agreement + other.agreement,
-            moments,
+            None if moments is None or others is None else moments + others,
         )
 
 
@@ -140,16 +138,12 @@ def transduce(text: np.ndarray, features: Array, rounds: int, out: Array | None)
     rows = _Rows(features, text)
     if out is not None:
         check_out(out, rows.first, rows.shape_out)
-    return rows.scored(_fitted(rows, text, rounds), out)
+    return rows.scored(em_rounds(text, rows.summed, rounds=rounds), out)
 
 
 def em_fit(text: np.ndarray, features: Array, *, rounds: int = ROUNDS) -> EMModel:
     """The model that `transduce` scores with, for those who score a block at a time."""
-    return _fitted(_Rows(features, text), text, rounds)
-
-
-def _fitted(rows: _Rows, text: np.ndarray, rounds: int) -> EMModel:
-    return em_rounds(text, lambda model: sum_up(rows.blocks(), model), rounds=rounds)
+    return em_rounds(text, _Rows(features, text).summed, rounds=rounds)
 
 
 def em_rounds(
@@ -208,6 +202,9 @@ class _Rows:
         """Checked unit rows; of views, what CLIP makes of them."""
         for start in range(0, int(self._features.shape[0]), self._step):
             yield self._block(start)
+
+    def summed(self, model: EMModel) -> EMStatistics | None:
+        return sum_up(self.blocks(), model)
 
     def _block(self, start: int) -> Batch:
         part = self._features[start : start + self._step, ...]
