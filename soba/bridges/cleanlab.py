@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from soba.adapt._arrays import softmax
 from soba.adapt.stream import StreamAdapter
 from soba.encode._imports import no_package
 from soba.feature_set import FeatureSet
@@ -87,11 +88,15 @@ def _probabilities(feature_set: FeatureSet, method: str) -> np.ndarray:
     """(n, C) of every sample, in the light of all of them."""
     check_method(method)
     adapter = create_adapter(method, feature_set.text_features, logit_scale=feature_set.logit_scale)
-    if isinstance(adapter, StreamAdapter):  # zero-shot has nothing to learn
-        # In an order by chance: that of a set means nothing, and often it is by class.
-        order = np.random.default_rng(0).permutation(len(feature_set))
-        adapter.learn(feature_set.image_features[order], ids=order)
-        adapter.refresh()
-    probabilities = np.asarray(adapter.probabilities(feature_set.image_features), np.float64)
+    images = feature_set.image_features
+    if hasattr(adapter, "transduce"):
+        probabilities = softmax(np, np.asarray(adapter.transduce(images), np.float64))
+    else:
+        if isinstance(adapter, StreamAdapter):  # zero-shot has nothing to learn
+            # In an order by chance: that of a set means nothing, and often it is by class.
+            order = np.random.default_rng(0).permutation(len(feature_set))
+            adapter.learn(images[order], ids=order)
+            adapter.refresh()
+        probabilities = np.asarray(adapter.probabilities(images), np.float64)
     scaled: np.ndarray = probabilities / probabilities.sum(axis=1, keepdims=True)
     return scaled
