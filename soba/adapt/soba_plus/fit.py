@@ -17,7 +17,7 @@ from soba.adapt.soba_plus.model import Gaussians, Shares, fit_gaussians
 from soba.adapt.soba_plus.prior import blocks_in_time, described, log_prior, predicted, sureness
 from soba.adapt.soba_plus.segments import add_segments, option_scores
 
-ROUNDS = 3  # of EM, the first of them on CLIP's shares; more drift from what CLIP knows
+ROUNDS = 3  # of EM, the first of them on CLIP's shares; each more costs a pass and gains little
 CANDIDATES = 16  # classes that an image is shared out among
 FITTED = 4096  # images of the sample that are fitted
 _BLOCK_LOGITS = 1 << 19  # scored at a time
