@@ -5,6 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from conftest import REAL_DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -235,6 +236,60 @@ def test_classes_without_images_take_fewer_than_clip_gives_them():
     ours = soba.SOBAPlus(text, logit_scale=SCALE).transduce(IMAGES).argmax(axis=1)
     plain = (IMAGES @ soba.SOBAPlus(text).text_features.T).argmax(axis=1)
     assert (ours >= 6).sum() < (plain >= 6).sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_tensors_in_tensors_out(dtype):
+    given = torch.from_numpy(IMAGES).to(dtype)
+    ours = ADAPTER.transduce(given)
+    assert isinstance(ours, torch.Tensor)
+    assert ours.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    expected = ADAPTER.transduce(given.numpy())
+    assert_same_logits(ours.numpy(), expected, tolerance=1e-4)
+    out = torch.empty((240, 6))
+    assert ADAPTER.transduce(given, out=out) is out
+    np.testing.assert_allclose(out.numpy(), ours.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_out_takes_the_logits():
+    out = np.full((240, 6), np.nan)
+    assert ADAPTER.transduce(IMAGES, out=out) is out
+    np.testing.assert_array_equal(out, ADAPTER.transduce(IMAGES))
+    with pytest.raises(ValueError, match=r"out must have shape \(240, 6\), not \(240, 5\)"):
+        ADAPTER.transduce(IMAGES, out=out[:, :5])
+
+
+def test_views_are_joined_as_elsewhere():
+    views = np.stack([IMAGES, IMAGES], axis=1)
+    assert_same_logits(ADAPTER.transduce(views), ADAPTER.transduce(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "what"),
+    [
+        (IMAGES[:, :7], ValueError, "7 dimensions where the text features have 20"),
+        (np.zeros((3, 20), np.int64), TypeError, "floating point"),
+        (IMAGES[None, None], ValueError, "must have shape"),
+        (np.where(np.arange(240)[:, None] == 201, np.nan, IMAGES), ValueError, "row 201 holds NaN"),
+        (np.where(np.arange(240)[:, None] == 3, 0.0, IMAGES), ValueError, "row 3 is all zeros"),
+    ],
+)
+def test_bad_features_say_what_is_wrong(images, error, what):
+    with pytest.raises(error, match=what):
+        ADAPTER.transduce(images)
+
+
+def test_bad_rows_of_later_blocks_are_counted_from_there():
+    images = IMAGES.copy()
+    images[201] = 0.0
+    with blocks_of(100), pytest.raises(ValueError, match=r"row 1 .*counted from row 200"):
+        ADAPTER.transduce(images)
+
+
+@pytest.mark.parametrize("rounds", [-1, 2.5, "3"])
+def test_bad_rounds_say_so(rounds):
+    with pytest.raises((TypeError, ValueError), match="rounds"):
+        ADAPTER.transduce(IMAGES, rounds=rounds)
 
 
 def test_nothing_to_go_by_is_plain_clip():
